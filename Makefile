@@ -1,0 +1,55 @@
+# Everything a fresh machine needs: `make demo` and `make test` set up all by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+NATIVE := CMakeLists.txt pyproject.toml $(shell find src/samebits -name '*.cpp' -o -name '*.h') src/samebits/native/sources.py
+# The machine with the GPU has its own Python and no installs.
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+
+.PHONY: demo test test-long test-gpu bench bench-gpu lint generate clean
+.DELETE_ON_ERROR:
+
+$(VENV)/.packages: constraints.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt numpy pyyaml typer rich jinja2 \
+		pytest hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core
+	touch $@
+
+$(READY): $(VENV)/.packages $(NATIVE)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: $(READY)
+	$(BIN)/samebits demo
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest --ignore=tests/long
+
+test-long: $(READY)
+	$(BIN)/python -m pytest tests/long
+
+# From the source tree, building the native library in place; skips with a reason where there is no GPU.
+test-gpu:
+	PYTHONPATH=src $(GPU_PYTHON) -m samebits.native.build
+	PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu
+
+bench: $(READY)
+	$(BIN)/python benchmarks/cpu.py --record
+
+bench-gpu:
+	PYTHONPATH=src $(GPU_PYTHON) -m samebits.native.build
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_matmul.py
+
+# The C++ and Triton forms of the elementary functions, from their one definition.
+generate: $(READY)
+	$(BIN)/python -m samebits.numerics.elementary.generate
+
+clean:
+	rm -rf $(VENV) build src/samebits/native/libsamebits.so
