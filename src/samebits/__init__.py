@@ -1,0 +1,21 @@
+"""samebits: the same bits, whatever the batch, the split or the number of ranks; at vendor speed; with the proof attached."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from samebits import ops
+    from samebits.checker import check, reveal
+
+__version__ = "0.1.0"
+__all__ = ["check", "ops", "reveal"]
+
+# Loaded when first named: `import samebits.numerics` must need neither torch nor any operator.
+_HOMES = {"ops": "samebits.ops", "check": "samebits.checker", "reveal": "samebits.checker"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'samebits' has no attribute {name!r}; it has: {', '.join(__all__)}")
+    module = import_module(_HOMES[name])
+    return module if name == "ops" else getattr(module, name)

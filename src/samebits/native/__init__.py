@@ -1,0 +1,83 @@
+"""The one shared C++ library: finding it, choosing the instruction set, calling it, and turning its errors into ours.
+
+Knows no operator. A kernel is a C function `samebits_<name>_<instruction set>` whose last argument is the number of threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from samebits.native.sources import source_digest
+
+LIBRARY_NAME = "libsamebits.so"
+BUILD_COMMAND = "python -m samebits.native.build"
+
+
+class NativeError(RuntimeError):
+    """The library is missing, stale, or refused a call."""
+
+
+def _library_path() -> Path:
+    candidates = [Path(folder) / LIBRARY_NAME for folder in __path__]
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    raise NativeError(f"{LIBRARY_NAME} is not built: looked in {[str(c) for c in candidates]}; run `{BUILD_COMMAND}`")
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The loaded library. One built from other sources than those lying beside it is refused."""
+    path = _library_path()
+    loaded = ctypes.CDLL(str(path))
+    for name in ("last_error", "source_digest", "compiler", "instruction_sets"):
+        getattr(loaded, f"samebits_{name}").restype = ctypes.c_char_p
+    built_from = loaded.samebits_source_digest().decode()
+    lying_here = source_digest()
+    if lying_here is not None and lying_here != built_from:
+        raise NativeError(
+            f"{path} was built from sources {built_from[:12]}, here lie {lying_here[:12]}; run `{BUILD_COMMAND}`"
+        )
+    return loaded
+
+
+@cache
+def instruction_sets() -> tuple[str, ...]:
+    """What this CPU can run, widest last."""
+    text: bytes = library().samebits_instruction_sets()
+    return tuple(text.decode().split())
+
+
+@cache
+def compiler() -> str:
+    """The compiler and the flags that decide bits."""
+    text: bytes = library().samebits_compiler()
+    return text.decode()
+
+
+def default_threads() -> int:
+    """As many threads as this process may use cores. Speed only."""
+    return len(os.sched_getaffinity(0))
+
+
+@cache
+def _function(name: str, instruction_set: str) -> Any:
+    available = instruction_sets()
+    if instruction_set not in available:
+        raise ValueError(
+            f"{name}: instruction_set={instruction_set!r} cannot run on this CPU; allowed: {', '.join(available)}"
+        )
+    function = getattr(library(), f"samebits_{name}_{instruction_set}")
+    function.restype = ctypes.c_int32
+    return function
+
+
+def call(name: str, *arguments: Any, threads: int | None = None, instruction_set: str | None = None) -> None:
+    """Run kernel `name`; threads and instruction set decide speed, never bits."""
+    function = _function(name, instruction_set or instruction_sets()[-1])
+    status = function(*arguments, ctypes.c_int32(threads if threads is not None else default_threads()))
+    if status != 0:
+        raise NativeError(f"{name}: {library().samebits_last_error().decode()}")
