@@ -1,0 +1,55 @@
+"""How a checker drives a function it did not write: which arguments are rows, which are shared, and what is exact.
+
+A room describes each of its functions by one Door; the checker knows doors and no operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from samebits.numerics.probes import Encoding
+
+Arguments: TypeAlias = dict[str, Tensor]
+Function: TypeAlias = Callable[..., Tensor]
+Probe: TypeAlias = Callable[[np.ndarray], float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounded:
+    """A float64 result and how far a correct kernel may be from it, element by element."""
+
+    exact: Tensor
+    allowed: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Door:
+    """One function, as a checker sees it. Arguments go by name; the first axis of a row argument is the batch."""
+
+    name: str
+    row_arguments: tuple[str, ...]
+    """Cut, permuted and padded together; their gradients are judged row by row."""
+    shared_arguments: tuple[str, ...]
+    """The same for every row; their gradients are sums over rows."""
+    shape_axes: str
+    """What the numbers of a shape mean, rows first, e.g. "MKN"."""
+    make: Callable[[Sequence[int], str, str, int], Arguments]
+    """(shape, recipe, format, seed) -> arguments on the CPU, the same on every machine."""
+    exact: Callable[[Arguments, Tensor, Callable[[int], float]], Mapping[str, Bounded]]
+    """(arguments, cotangent, error of a sum of n terms relative to the sum of magnitudes) -> "output" and each argument's gradient."""
+    launches: Callable[[str, str], Sequence[Mapping[str, object]]]
+    """(backend, format) -> launch numbers that must not change a bit."""
+    differentiable: bool = True
+    """Whether gradients are judged too."""
+    probe: Callable[[Function, int, int, int, str, str], Probe] | None = None
+    """(function, terms, rows, row, format, device) -> a callable that adds `terms` numbers the way `row` of `rows` does.
+    None where the function's output does not show its sum."""
+    encoding: Callable[[int], Encoding] | None = None
+    """For sums of leaves that cannot be negative: how inputs become leaves, for that many terms. None: signed numbers."""
+    resume: Callable[[Arguments, Tensor, dict[str, Tensor] | None, str], dict[str, Tensor]] | None = None
+    """(arguments of some rows, their cotangent, float32 sums so far or None, backend) -> sums with these rows added, by
+    shared argument. Rounded to the dtype they are the gradients."""

@@ -1,0 +1,46 @@
+"""Finds contracts beside what they bind: a folder with a `contract.yaml` is a room, and that is its registration.
+
+Knows no operator and imports none; whoever owns a folder of rooms hands it in."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from samebits.contracts.language import Contract, load_contract
+
+CONTRACT_FILE = "contract.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One folder that is bound by a contract, and the package under which its modules can be imported."""
+
+    name: str
+    folder: Path
+    package: str
+
+    def contract(self) -> Contract:
+        """The room's contract, loaded and checked; a ContractError says what is wrong with it."""
+        return _loaded(self.folder / CONTRACT_FILE)
+
+
+@cache
+def _loaded(path: Path) -> Contract:
+    return load_contract(path)
+
+
+def rooms(folder: Path, package: str) -> dict[str, Room]:
+    """Every room in `folder`, sorted by name, so that neither import order nor environment decides what is found."""
+    if not folder.is_dir():
+        raise ValueError(f"rooms: {folder} is no folder; a folder of rooms is needed")
+    names = sorted(file.parent.name for file in folder.glob(f"*/{CONTRACT_FILE}"))
+    return {name: Room(name, folder / name, f"{package}.{name}") for name in names}
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """A hint for a name that was not found: what was probably meant, and what there is."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"{f'did you mean {close[0]!r}? ' if close else ''}known: {', '.join(known)}"
