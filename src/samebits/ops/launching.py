@@ -1,0 +1,31 @@
+"""Launch numbers forced from outside: threads, instruction set, tile. That they decide no bits is checked with this.
+
+For checkers and tuners. Process-wide, because gradients may run on another thread than the one that asked for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+_lock = threading.RLock()
+_forced: list[Mapping[str, object]] = []
+
+
+@contextmanager
+def launching(**numbers: object) -> Iterator[None]:
+    """Within the block every operator uses these launch numbers where they concern it. One block at a time."""
+    with _lock:
+        _forced.append(numbers)
+        try:
+            yield
+        finally:
+            _forced.pop()
+
+
+def forced(name: str) -> object | None:
+    """The innermost forced value of a launch number, or None where the operator may choose."""
+    for numbers in reversed(_forced):
+        if name in numbers:
+            return numbers[name]
+    return None

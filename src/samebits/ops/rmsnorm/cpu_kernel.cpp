@@ -1,0 +1,174 @@
+// RMSNorm on the CPU: each row is read once from memory and kept in cache for its second pass.
+#include "numerics/elementary/generated.h"
+#include "ops/_cpu/lane_sum.h"
+#include "samebits/abi.h"
+#include "samebits/threads.h"
+
+namespace {
+using namespace samebits;
+
+// Speed only: elements of one task, columns whose weight gradients stay in the first cache, and the output size from
+// which stores bypass the caches, since nothing written would still be there when it is read.
+constexpr int64_t TASK_ELEMENTS = 1 << 16;
+constexpr int64_t WEIGHT_COLUMNS = 2048;
+constexpr int64_t BYPASS_BYTES = 8 << 20;
+
+template <class T>
+Floats load_part(const T* p, int count) {
+    return count == WIDTH ? load(p) : load_some(p, count);
+}
+template <class T>
+void store_part(T* p, Floats value, int count) {
+    count == WIDTH ? store(p, value) : store_some(p, value, count);
+}
+
+template <class Body>
+void each_row(int64_t rows, int64_t width, int32_t threads, Body&& body) {
+    const int64_t share = std::clamp<int64_t>(TASK_ELEMENTS / width, 1, (rows + threads - 1) / threads);
+    parallel_for((rows + share - 1) / share, threads, [&](int64_t task) {
+        for (int64_t row = task * share; row < std::min(rows, (task + 1) * share); ++row) body(row);
+        fence();
+    });
+}
+
+template <class T>
+bool bypasses(const T* out, int64_t rows, int64_t width) {
+    const int64_t line = 64 / static_cast<int64_t>(sizeof(T));
+    return rows * width * static_cast<int64_t>(sizeof(T)) >= BYPASS_BYTES && width % line == 0 &&
+           reinterpret_cast<uintptr_t>(out) % 64 == 0;
+}
+
+template <class T>
+void add_row(int64_t width, const T* x, const T* residual, T* hidden) {
+    each_vector(width, [&](int64_t h, int count) {
+        store_part(hidden + h, add(load_part(x + h, count), load_part(residual + h, count)), count);
+    });
+}
+
+template <class T>
+float row_rstd(int64_t width, const T* x, float eps) {
+    const float squares = lane_sum(width, [&](Floats sum, int64_t h, int count) {
+        const Floats value = load_part(x + h, count);
+        return fma(value, value, sum);
+    });
+    const float mean = squares * (1.0f / static_cast<float>(width));
+    return elementary::rsqrt(mean + eps);
+}
+
+template <class T>
+void forward(int64_t rows, int64_t width, const T* x, const T* weight, const T* residual, float eps, T* y, float* rstd,
+             T* hidden, int32_t threads) {
+    const bool bypass = bypasses(y, rows, width);
+    each_row(rows, width, threads, [&](int64_t row) {
+        const T* source = x + row * width;
+        T* out = y + row * width;
+        if (residual != nullptr) {
+            add_row(width, source, residual + row * width, hidden + row * width);
+            source = hidden + row * width;
+        }
+        rstd[row] = row_rstd(width, source, eps);
+        const Floats scale = broadcast(rstd[row]);
+        const auto normed = [&](int64_t h, int count) {
+            return mul(mul(load_part(source + h, count), scale), load_part(weight + h, count));
+        };
+        if (bypass) each_vector(width, [&](int64_t h, int) { store_past_caches(out + h, normed(h, WIDTH)); });
+        else each_vector(width, [&](int64_t h, int count) { store_part(out + h, normed(h, count), count); });
+    });
+}
+
+template <class T>
+void backward_input(int64_t rows, int64_t width, const T* dy, const T* x, const T* weight, const float* rstd,
+                    const T* dhidden, T* dx, int32_t threads) {
+    const bool bypass = bypasses(dx, rows, width);
+    each_row(rows, width, threads, [&](int64_t row) {
+        const int64_t start = row * width;
+        const Floats scale = broadcast(rstd[row]);
+        const auto gradient = [&](int64_t h, int count) { return mul(load_part(dy + start + h, count), load_part(weight + h, count)); };
+        const auto normed = [&](int64_t h, int count) { return mul(load_part(x + start + h, count), scale); };
+        const float dot = lane_sum(
+            width, [&](Floats sum, int64_t h, int count) { return fma(gradient(h, count), normed(h, count), sum); });
+        // The product with -mean is the product of -xhat with mean.
+        const Floats minus_mean = broadcast(-(dot * (1.0f / static_cast<float>(width))));
+        const auto input_gradient = [&](int64_t h, int count) {
+            const Floats value = mul(scale, fma(normed(h, count), minus_mean, gradient(h, count)));
+            return dhidden == nullptr ? value : add(value, load_part(dhidden + start + h, count));
+        };
+        T* out = dx + start;
+        if (bypass) each_vector(width, [&](int64_t h, int) { store_past_caches(out + h, input_gradient(h, WIDTH)); });
+        else each_vector(width, [&](int64_t h, int count) { store_part(out + h, input_gradient(h, count), count); });
+    });
+}
+
+// Rows ascending for every column; four rows are added while a column's sum is in a register.
+template <class T>
+void backward_weight(int64_t rows, int64_t width, const T* dy, const T* x, const float* rstd, float* accumulator,
+                     int32_t threads) {
+    const int64_t share = ((width + threads - 1) / threads + WIDTH - 1) / WIDTH * WIDTH;
+    const int64_t columns = std::min(share, WEIGHT_COLUMNS);
+    parallel_for((width + columns - 1) / columns, threads, [&](int64_t task) {
+        const int64_t first = task * columns, last = std::min(width, first + columns);
+        for (int64_t row = 0; row < rows; row += 4) {
+            const int64_t end = std::min(rows, row + 4);
+            each_vector(last - first, [&](int64_t i, int count) {
+                Floats sum = load_part(accumulator + first + i, count);
+                for (int64_t r = row; r < end; ++r) {
+                    const int64_t at = r * width + first + i;
+                    sum = add(sum, mul(load_part(dy + at, count), mul(load_part(x + at, count), broadcast(rstd[r]))));
+                }
+                store_part(accumulator + first + i, sum, count);
+            });
+        }
+    });
+}
+
+// Runs body(zero of the storage type) for a format number.
+template <class Body>
+void with_format(int32_t format, int64_t rows, int64_t width, Body&& body) {
+    if (rows < 0) throw Error("rows must be at least 0, got " + std::to_string(rows));
+    if (width < 1) throw Error("width must be at least 1, got " + std::to_string(width));
+    if (format == FLOAT32) body(float{});
+    else if (format == BFLOAT16) body(BFloat16{});
+    else if (format == FLOAT16) body(Half{});
+    else throw Error("format must be 0 (float32), 1 (bfloat16) or 2 (float16), got " + std::to_string(format));
+}
+
+}  // namespace
+
+// y = round((h * rstd) * weight), h = x, or with `residual`: h = round(x + residual), which is written to `hidden`.
+SAMEBITS_EXPORT int32_t SAMEBITS_NAME(rmsnorm_forward)(int32_t format, int64_t rows, int64_t width, const void* x,
+                                                       const void* weight, const void* residual, float eps, void* y,
+                                                       float* rstd, void* hidden, int32_t threads) {
+    return guarded([&] {
+        if ((residual == nullptr) != (hidden == nullptr)) throw Error("residual and hidden are given together or not at all");
+        with_format(format, rows, width, [&](auto zero) {
+            using T = decltype(zero);
+            forward(rows, width, static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<const T*>(residual),
+                    eps, static_cast<T*>(y), rstd, static_cast<T*>(hidden), threads);
+        });
+    });
+}
+
+// dx = round(rstd * (g - xhat * mean(g * xhat)) + dhidden), g = dy * weight, xhat = x * rstd; `dhidden` may be null.
+SAMEBITS_EXPORT int32_t SAMEBITS_NAME(rmsnorm_backward_input)(int32_t format, int64_t rows, int64_t width, const void* dy,
+                                                              const void* x, const void* weight, const float* rstd,
+                                                              const void* dhidden, void* dx, int32_t threads) {
+    return guarded([&] {
+        with_format(format, rows, width, [&](auto zero) {
+            using T = decltype(zero);
+            backward_input(rows, width, static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<const T*>(weight),
+                           rstd, static_cast<const T*>(dhidden), static_cast<T*>(dx), threads);
+        });
+    });
+}
+
+// accumulator[h] = accumulator[h] + dy * xhat, rows ascending: a chain that can be resumed.
+SAMEBITS_EXPORT int32_t SAMEBITS_NAME(rmsnorm_backward_weight)(int32_t format, int64_t rows, int64_t width, const void* dy,
+                                                               const void* x, const float* rstd, float* accumulator,
+                                                               int32_t threads) {
+    return guarded([&] {
+        with_format(format, rows, width, [&](auto zero) {
+            using T = decltype(zero);
+            backward_weight(rows, width, static_cast<const T*>(dy), static_cast<const T*>(x), rstd, accumulator, threads);
+        });
+    });
+}

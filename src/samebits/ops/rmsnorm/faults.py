@@ -1,0 +1,85 @@
+"""Planted faults of RMSNorm: each breaks one promise, and the check of that promise must say so."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from samebits.ops.launching import forced
+from samebits.ops.rmsnorm import rmsnorm, rmsnorm_statistic
+
+_calls = itertools.count()
+
+
+def _plain(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    y = rmsnorm(x, weight, eps)
+    assert isinstance(y, Tensor)
+    return y
+
+
+def _turned(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The same norm with the row rotated by one: other lanes meet, right within rounding, other bits."""
+    return _plain(x.roll(1, -1), weight.roll(1, -1), eps).roll(-1, -1)
+
+
+def split_by_batch(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks batch and chunk: more rows, another order."""
+    return _plain(x, weight, eps) if x.shape[0] > 8 else _turned(x, weight, eps)
+
+
+def other_order_every_time(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks repeat: as atomics do."""
+    return _plain(x, weight, eps) if next(_calls) % 2 else _turned(x, weight, eps)
+
+
+def reads_its_neighbours(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks padding: a NaN in one row reaches the others, as a missing mask lets it."""
+    return _plain(x, weight, eps) + 0.0 * x.sum()
+
+
+def tile_decides_order(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks tile: the number of threads or warps shapes the row's tree, as a bare sum over a tile does."""
+    plain = forced("threads") in (None, 1) and forced("launch") is None
+    return _plain(x, weight, eps) if plain else _turned(x, weight, eps)
+
+
+def forgets_epsilon(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks accuracy: the mean alone under the root, and half the weight's bits."""
+    return _plain(x, weight.bfloat16().to(weight.dtype) * 1.0078125, 0.0 * eps)
+
+
+def other_order_on_cuda(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks device: the accelerator folds other lanes."""
+    return _turned(x, weight, eps) if x.is_cuda else _plain(x, weight, eps)
+
+
+def statistic_turned(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks order: the lanes are fed from the row's end."""
+    return rmsnorm_statistic(x.flip(-1).roll(1, -1), weight, eps)
+
+
+class _LosesRows(torch.autograd.Function):
+    """A norm whose weight gradient is rounded after every 16 rows, as accumulation in a narrow gradient does."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, eps: float) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x, weight)
+        ctx.eps = eps
+        return _plain(x, weight, eps).detach()
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[no-untyped-def]
+        x, weight = ctx.saved_tensors
+        xhat = x * rmsnorm_statistic(x, weight, ctx.eps)[:, None].to(x.dtype)
+        dweight = torch.zeros_like(weight)
+        for start in range(0, x.shape[0], 16):
+            rows = slice(start, start + 16)
+            dweight = dweight + (dy[rows] * xhat[rows]).sum(0).bfloat16().to(dweight.dtype)
+        return torch.zeros_like(x), dweight, None
+
+
+def rounds_between_micro_batches(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks micro: the gradient is not the chain that can be resumed."""
+    return _LosesRows.apply(x, weight, eps)  # type: ignore[no-any-return, no-untyped-call]

@@ -1,0 +1,232 @@
+"""RMSNorm by Triton: a row's sum runs in 256 lanes of fused multiply-adds that are folded by halves.
+
+Knows nothing of autograd, validation or empty tensors; the door does. Rows, columns and warps of a program decide speed
+alone: no sum is left to a reduction whose order the compiler would choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from samebits.numerics.elementary.triton_generated import rsqrt
+from samebits.ops._triton.device import on_device
+from samebits.ops._triton.launch import run
+from samebits.ops.launching import forced
+
+# M rows, H the normalised axis.
+
+# Decides bits: lane l adds the terms l, l + 256, l + 512, ... Part of the order.
+LANES: Final = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """Decides speed, never bits."""
+
+    rows: int = 4
+    """Rows of a tile."""
+    columns: int = 32
+    """Columns of a tile; the kernels that sum over the row always take a block of LANES columns."""
+    warps: int = 4
+    stages: int = 2
+
+
+ROW_LAUNCH: Final = Launch(rows=1, warps=4)
+WEIGHT_LAUNCH: Final = Launch(rows=128, columns=32, warps=4, stages=3)
+
+
+@triton.jit
+def one_addition(low, high):
+    return low + high
+
+
+@triton.jit
+def fold_by_halves(lanes, ROWS: tl.constexpr):
+    """256 lanes to one sum: lane l takes lane l + 128, then l + 64, and so on down to l + 1.
+
+    Each reduction is over two elements, hence one addition: there is no order left for the compiler to choose."""
+    for step in tl.static_range(8):
+        lanes = tl.reduce(tl.reshape(lanes, (ROWS, 2, 128 >> step)), 1, one_addition)
+    return tl.reshape(lanes, (ROWS,))
+
+
+@triton.jit
+def pointers_at(ptr, offsets, ALIGNED: tl.constexpr):
+    """Addresses of a block; ALIGNED: base and row length are multiples of 16 bytes, so accesses can be as wide."""
+    pointers = ptr + offsets
+    if ALIGNED:
+        pointers = tl.multiple_of(pointers, (16, 16))
+    return pointers
+
+
+@triton.jit
+def block_of(rows, start, M, H, WIDTH: tl.constexpr, ALIGNED: tl.constexpr):
+    """Offsets of a (rows, WIDTH) block of an (M, H) matrix, which part of it exists, and its columns."""
+    columns = start + tl.arange(0, WIDTH)
+    # A multiple of 8 in a form that the compiler can see.
+    length = H // 8 * 8 if ALIGNED else H
+    offsets = rows[:, None].to(tl.int64) * length + columns[None, :]
+    return offsets, (rows < M)[:, None] & (columns < length)[None, :], columns
+
+
+@triton.jit
+def load_weight(weight_ptr, columns, H, ALIGNED: tl.constexpr):
+    length = H // 8 * 8 if ALIGNED else H
+    pointers = weight_ptr + columns
+    if ALIGNED:
+        pointers = tl.multiple_of(pointers, 16)
+    return tl.load(pointers, mask=columns < length, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit(
+    do_not_specialize=["M", "H", "reciprocal", "eps"],
+    do_not_specialize_on_alignment=["x_ptr", "residual_ptr", "weight_ptr", "y_ptr", "hidden_ptr", "rstd_ptr"],
+)
+def rmsnorm_forward(
+    x_ptr, residual_ptr, weight_ptr, y_ptr, hidden_ptr, rstd_ptr, M: tl.int32, H: tl.int32,
+    reciprocal: tl.float32, eps: tl.float32, ROWS: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """h = round(x + residual); rstd = rsqrt(sum(h*h) * (1/H) + eps); y = round((h * rstd) * weight)."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    lanes = tl.zeros((ROWS, 256), dtype=tl.float32)
+    for start in range(0, H, 256):
+        offsets, inside, _ = block_of(rows, start, M, H, 256, ALIGNED)
+        h = tl.load(pointers_at(x_ptr, offsets, ALIGNED), mask=inside, other=0.0)
+        if residual_ptr is not None:
+            added = tl.load(pointers_at(residual_ptr, offsets, ALIGNED), mask=inside, other=0.0)
+            h = (h.to(tl.float32) + added.to(tl.float32)).to(x_ptr.dtype.element_ty)
+            tl.store(pointers_at(hidden_ptr, offsets, ALIGNED), h, mask=inside)
+        # Outside h is +0 and a lane of squares is never -0: the step changes nothing.
+        lanes = tl.fma(h.to(tl.float32), h.to(tl.float32), lanes)
+    rstd = rsqrt(fold_by_halves(lanes, ROWS) * reciprocal + eps)
+    tl.store(rstd_ptr + rows, rstd, mask=rows < M)
+    for start in range(0, H, 256):
+        offsets, inside, columns = block_of(rows, start, M, H, 256, ALIGNED)
+        h = tl.load(pointers_at(x_ptr, offsets, ALIGNED), mask=inside, other=0.0)
+        if residual_ptr is not None:
+            added = tl.load(pointers_at(residual_ptr, offsets, ALIGNED), mask=inside, other=0.0)
+            h = (h.to(tl.float32) + added.to(tl.float32)).to(x_ptr.dtype.element_ty)
+        y = (h.to(tl.float32) * rstd[:, None]) * load_weight(weight_ptr, columns, H, ALIGNED)
+        tl.store(pointers_at(y_ptr, offsets, ALIGNED), y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(
+    do_not_specialize=["M", "H", "reciprocal"],
+    do_not_specialize_on_alignment=["dy_ptr", "hidden_ptr", "weight_ptr", "rstd_ptr", "dhidden_ptr", "dx_ptr"],
+)
+def rmsnorm_backward_input(
+    dy_ptr, hidden_ptr, weight_ptr, rstd_ptr, dhidden_ptr, dx_ptr, M: tl.int32, H: tl.int32, reciprocal: tl.float32,
+    ROWS: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """g = dy * weight; xhat = h * rstd; c = sum(g * xhat) * (1/H); dx = round(rstd * fma(-xhat, c, g) + dhidden)."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
+    lanes = tl.zeros((ROWS, 256), dtype=tl.float32)
+    for start in range(0, H, 256):
+        offsets, inside, columns = block_of(rows, start, M, H, 256, ALIGNED)
+        dy = tl.load(pointers_at(dy_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
+        h = tl.load(pointers_at(hidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
+        g = dy * load_weight(weight_ptr, columns, H, ALIGNED)
+        # A missing term is skipped, so that a lane of -0 stays one.
+        lanes = tl.where(inside, tl.fma(g, h * rstd, lanes), lanes)
+    c = (fold_by_halves(lanes, ROWS) * reciprocal)[:, None]
+    for start in range(0, H, 256):
+        offsets, inside, columns = block_of(rows, start, M, H, 256, ALIGNED)
+        dy = tl.load(pointers_at(dy_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
+        h = tl.load(pointers_at(hidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
+        g = dy * load_weight(weight_ptr, columns, H, ALIGNED)
+        dx = rstd * tl.fma(-(h * rstd), c, g)
+        if dhidden_ptr is not None:
+            dx = dx + tl.load(pointers_at(dhidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
+        tl.store(pointers_at(dx_ptr, offsets, ALIGNED), dx.to(dx_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(
+    do_not_specialize=["M", "H"],
+    do_not_specialize_on_alignment=["dy_ptr", "hidden_ptr", "rstd_ptr", "accumulator_ptr"],
+)
+def rmsnorm_backward_weight(
+    dy_ptr, hidden_ptr, rstd_ptr, accumulator_ptr, M: tl.int32, H: tl.int32,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """accumulator <- accumulator + round(dy * (h * rstd)), rows ascending."""
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    accumulator = tl.load(accumulator_ptr + columns, mask=columns < H, other=0.0)[None, :]
+    ones = tl.full((1, ROWS), 1.0, tl.float32)
+    # The neutral element of addition: +0 would turn a sum of -0 into +0. A literal -0.0 would arrive as +0.0.
+    minus_zero = tl.full((ROWS, COLUMNS), -(2**31), tl.int32).to(tl.float32, bitcast=True)
+    for first in range(0, M, ROWS):
+        rows = first + tl.arange(0, ROWS)
+        offsets, inside, _ = block_of(rows, tl.program_id(0) * COLUMNS, M, H, COLUMNS, ALIGNED)
+        dy = tl.load(pointers_at(dy_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
+        h = tl.load(pointers_at(hidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
+        rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
+        terms = tl.where(inside, dy * (h * rstd), minus_zero)
+        # A dot with ones in full float32 is a chain of fma(1, term, accumulator): exact additions in order of the rows.
+        accumulator = tl.dot(ones, terms, accumulator, input_precision="ieee", out_dtype=tl.float32)
+    tl.store(accumulator_ptr + columns[None, :], accumulator, mask=(columns < H)[None, :])
+
+
+def forced_launch() -> Launch | None:
+    """The launch that a checker forces on every call, if it is one of this room's."""
+    launch = forced("launch")
+    return launch if isinstance(launch, Launch) else None
+
+
+def aligned(*tensors: Tensor | None) -> bool:
+    """Whether rows of H elements can be read eight at a time."""
+    return all(x is None or (x.data_ptr() % 16 == 0 and x.shape[-1] % 8 == 0) for x in tensors)
+
+
+def forward(
+    x_MH: Tensor, weight_H: Tensor, eps: float, residual_MH: Tensor | None = None, *, launch: Launch | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(y, rstd, hidden): hidden is x, or round(x + residual)."""
+    launch = launch or forced_launch() or ROW_LAUNCH
+    (m, width), x, weight = x_MH.shape, x_MH.contiguous(), weight_H.contiguous()
+    residual = None if residual_MH is None else residual_MH.contiguous()
+    y, hidden = torch.empty_like(x), None if residual is None else torch.empty_like(x)
+    rstd = torch.empty(m, dtype=torch.float32, device=x.device)
+    with on_device(x):
+        run(
+            rmsnorm_forward, triton.cdiv(m, launch.rows),
+            (x, residual, weight, y, hidden, rstd, m, width, 1.0 / width, eps), warps=launch.warps,
+            stages=launch.stages, ROWS=launch.rows, ALIGNED=aligned(x, residual, weight, y, hidden),
+        )  # fmt: skip
+    return y, rstd, x if hidden is None else hidden
+
+
+def backward_input(
+    dy_MH: Tensor, hidden_MH: Tensor, weight_H: Tensor, rstd_M: Tensor, dhidden_MH: Tensor | None = None, *,
+    launch: Launch | None = None,
+) -> Tensor:  # fmt: skip
+    """The gradient of hidden, with what flows into hidden from elsewhere added before the rounding."""
+    launch = launch or forced_launch() or ROW_LAUNCH
+    (m, width), dy, hidden, weight = dy_MH.shape, dy_MH.contiguous(), hidden_MH.contiguous(), weight_H.contiguous()
+    dhidden, dx = None if dhidden_MH is None else dhidden_MH.contiguous(), torch.empty_like(dy)
+    with on_device(dy):
+        run(
+            rmsnorm_backward_input, triton.cdiv(m, launch.rows),
+            (dy, hidden, weight, rstd_M.contiguous(), dhidden, dx, m, width, 1.0 / width), warps=launch.warps,
+            stages=launch.stages, ROWS=launch.rows, ALIGNED=aligned(dy, hidden, weight, dhidden, dx),
+        )  # fmt: skip
+    return dx
+
+
+def backward_weight(
+    dy_MH: Tensor, hidden_MH: Tensor, rstd_M: Tensor, accumulator_H: Tensor, *, launch: Launch | None = None
+) -> None:
+    """The chain over rows, resumed from the accumulator (float32, contiguous), in place."""
+    launch = launch or forced_launch() or WEIGHT_LAUNCH
+    (m, width), dy, hidden = dy_MH.shape, dy_MH.contiguous(), hidden_MH.contiguous()
+    with on_device(dy):
+        run(
+            rmsnorm_backward_weight, triton.cdiv(width, launch.columns),
+            (dy, hidden, rstd_M.contiguous(), accumulator_H, m, width), warps=launch.warps, stages=launch.stages,
+            ROWS=launch.rows, COLUMNS=launch.columns, ALIGNED=aligned(dy, hidden),
+        )  # fmt: skip
