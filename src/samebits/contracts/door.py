@@ -40,16 +40,17 @@ class Door:
     make: Callable[[Sequence[int], str, str, int], Arguments]
     """(shape, recipe, format, seed) -> arguments on the CPU, the same on every machine."""
     exact: Callable[[Arguments, Tensor, Callable[[int], float]], Mapping[str, Bounded]]
-    """(arguments, cotangent, error of a sum of n terms relative to the sum of magnitudes) -> "output" and each argument's gradient."""
+    """(arguments, cotangent, error) -> "output" and each argument's gradient; error(n) is that of a sum of n terms,
+    relative to the sum of their magnitudes."""
     launches: Callable[[str, str], Sequence[Mapping[str, object]]]
     """(backend, format) -> launch numbers that must not change a bit."""
     differentiable: bool = True
     """Whether gradients are judged too."""
     probe: Callable[[Function, int, int, int, str, str], Probe] | None = None
-    """(function, terms, rows, row, format, device) -> a callable that adds `terms` numbers the way `row` of `rows` does.
+    """(function, terms, rows, row, format, device) -> a callable that adds `terms` numbers as `row` of `rows` does.
     None where the function's output does not show its sum."""
     encoding: Callable[[int], Encoding] | None = None
-    """For sums of leaves that cannot be negative: how inputs become leaves, for that many terms. None: signed numbers."""
+    """For leaves that cannot be negative: how inputs become leaves, for that many terms. None: signed numbers."""
     resume: Callable[[Arguments, Tensor, dict[str, Tensor] | None, str], dict[str, Tensor]] | None = None
     """(arguments of some rows, their cotangent, float32 sums so far or None, backend) -> sums with these rows added, by
     shared argument. Rounded to the dtype they are the gradients."""

@@ -29,9 +29,15 @@ _SCALARS = (
     ("tag:yaml.org,2002:float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", "-+.0123456789"),
     ("tag:yaml.org,2002:null", r"null|~|", "n~\0"),
 )
+
+
+def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    return float(loader.construct_scalar(node))
+
+
 for _tag, _pattern, _first in _SCALARS:
     _Loader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), list(_first))
-_Loader.add_constructor("tag:yaml.org,2002:float", lambda loader, node: float(loader.construct_scalar(node)))
+_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 # Looks like a number to some reader of YAML and like text to another: must be quoted or rewritten.
 _AMBIGUOUS = re.compile(
@@ -79,6 +85,7 @@ def _build(node: yaml.Node, path: Path, depth: int) -> Any:
         return _build_mapping(node, path, depth)
     if isinstance(node, yaml.SequenceNode):
         return [_build(item, path, depth + 1) for item in node.value]
+    assert isinstance(node, yaml.ScalarNode)
     if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.endswith(":binary"):
         raise ContractError(f"{where}: tag {node.tag!r} is not allowed")
     if node.style is None and _AMBIGUOUS.match(node.value):

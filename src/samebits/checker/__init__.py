@@ -1,0 +1,135 @@
+"""Judges a room by its contract, or anyone's function by the door it is like; reveals how a function adds.
+
+targets.py      what a user names: rooms, doors, functions
+planning.py     which promises will be judged, on which inputs
+judging.py      carries out a plan, planted faults included
+promises/       one function a promise
+driving.py      calls the function, forward and backward; cases.py makes its inputs; outcome.py adds up
+revealing.py    the order of one row, through a door
+environment.py  the machine a result was found on"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from samebits.checker.cases import Selection
+from samebits.checker.driving import DEVICES, CallError, Setting
+from samebits.checker.judging import execute
+from samebits.checker.planning import Plan, check_words, plan_function, plan_room
+from samebits.checker.revealing import reveal_row, reveal_sum
+from samebits.checker.targets import (
+    ALIASES,
+    OPERATORS,
+    Home,
+    all_doors,
+    check_signature,
+    doors,
+    find_door,
+    import_function,
+    looks_like_path,
+    positional,
+)
+from samebits.contracts.language import FORMATS, Contract
+from samebits.contracts.registry import Room, nearest
+from samebits.numerics.reveal import Revelation
+from samebits.records.report import Report
+
+__all__ = ["OPERATORS", "Plan", "Selection", "check", "execute", "has_rows", "plan", "reveal"]
+
+
+def check(target: str | Room | Contract | Callable[..., Any], like: str | None = None, *,
+          promises: Sequence[str] | None = None, backend: str | None = None, formats: Sequence[str] | None = None,
+          shape: Sequence[int] | None = None, recipe: str | None = None, seed: int | None = None,
+          home: Home = OPERATORS) -> Report:  # fmt: skip
+    """Judges a room (by name), or a function (itself, or its import path) by the door it is `like`.
+
+    Without `promises` all that the contract obliges; without `backend` every backend of a room, and the CPU for a
+    function. `formats`, `shape`, `recipe` and `seed` narrow the inputs."""
+    selection = Selection(shape=tuple(shape) if shape else None, recipe=recipe,
+                          formats=tuple(formats) if formats else None, seed=seed)  # fmt: skip
+    return execute(plan(target, like, promises=promises, backend=backend, selection=selection, home=home))
+
+
+def plan(target: str | Room | Contract | Callable[..., Any], like: str | None = None, *,
+         promises: Sequence[str] | None = None, backend: str | None = None, selection: Selection | None = None,
+         home: Home = OPERATORS) -> Plan:  # fmt: skip
+    """What `check` would do."""
+    room = find_room(target, home)
+    if room is not None:
+        return plan_room(room, promises=promises, backend=backend, like=like, selection=selection)
+    function = import_function(target) if isinstance(target, str) else target
+    assert callable(function)
+    return plan_function(function, home, name=target if isinstance(target, str) else None, like=like, promises=promises,
+                         backend=backend, selection=selection)  # fmt: skip
+
+
+def find_room(target: object, home: Home = OPERATORS) -> Room | None:
+    """The room a target names, or None for a function. What names neither is a ValueError."""
+    known = home.rooms()
+    if isinstance(target, Room):
+        return target
+    if isinstance(target, Contract):
+        return next((room for room in known.values() if room.folder == target.path.parent), None) or _unknown(
+            str(target.path), known
+        )
+    if isinstance(target, str):
+        if target in known:
+            return known[target]
+        return None if looks_like_path(target) else _unknown(target, known)
+    if not callable(target):
+        raise ValueError(f"a room, its name or a function can be judged; got {type(target).__name__}")
+    return None
+
+
+def _unknown(name: str, known: dict[str, Room]) -> Room:
+    raise ValueError(f"no room is called {name!r}; {nearest(name, list(known))}; a function is named like mypkg.mod:fn")
+
+
+def reveal(function: str | Callable[..., Any], n: int, rows: Sequence[int] = (1,), like: str | None = None, *,
+           format: str = "float32", backend: str = "cpu", home: Home = OPERATORS) -> dict[int, Revelation]:  # fmt: skip
+    """The order in which a function adds `n` terms, for each number of rows in a batch (its first row is asked).
+
+    A function without `like` and without a door's name is taken as a plain sum: a tensor of n values to one number."""
+    check_words(None, backend)
+    if format not in FORMATS:
+        raise ValueError(f"format={format!r} is unknown; allowed: {', '.join(FORMATS)}")
+    if n < 2 or not rows or min(rows) < 1:
+        raise ValueError(f"reveal: at least 2 terms and 1 row are needed, got n={n}, rows={list(rows)}")
+    function, like = _revealed_function(function, like, home)
+    own = getattr(function, "__name__", "")
+    try:
+        if not has_rows(function, like, home):
+            if tuple(rows) != (1,):
+                raise ValueError(f"{own or function!r} is no door's name, so it has no rows; say which it is like: "
+                                 f"{', '.join(all_doors(home))}")  # fmt: skip
+            return {1: reveal_sum(function, n, format, DEVICES[backend])}
+        door, _ = find_door(like or own, home)
+        called = positional(function)
+        check_signature(called, door, own or repr(function))
+        setting = Setting(function=called, door=door, backend=backend)
+        return {size: reveal_row(setting, n, size, 0, format) for size in rows}
+    except CallError as reason:
+        raise ValueError(f"{own or function!r}: {reason}") from reason
+
+
+def _revealed_function(target: str | Callable[..., Any], like: str | None,
+                       home: Home) -> tuple[Callable[..., Any], str | None]:  # fmt: skip
+    """A room's name stands for its first subject whose sum can be seen."""
+    if not isinstance(target, str):
+        return target, like
+    room = find_room(target, home)
+    if room is None:
+        return import_function(target), like
+    for subject in room.contract().subjects.values():
+        if doors(room)[subject.door].probe is not None and like in (None, subject.door):
+            return import_function(subject.object), subject.door
+    asked = f"like {like!r} " if like else ""
+    raise ValueError(f"{room.name}: no function {asked}shows its sum; doors: {', '.join(doors(room))}")
+
+
+def has_rows(target: str | Callable[..., Any], like: str | None, home: Home = OPERATORS) -> bool:
+    """Whether `reveal` drives this target through a door, whose calls have rows, or takes it as a plain sum."""
+    function, like = _revealed_function(target, like, home)
+    own = getattr(function, "__name__", "")
+    return like is not None or ALIASES.get(own, own) in all_doors(home)

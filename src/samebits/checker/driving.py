@@ -1,0 +1,128 @@
+"""Calls the function under judgement, forward and backward, and compares what comes out as bits.
+
+The only place where a stranger's code runs: whatever it raises becomes a finding. Knows doors and no operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from samebits.checker.cases import Case, cotangent
+from samebits.contracts.door import Arguments, Door, Function
+from samebits.numerics.bits import compare
+
+DEVICES = {"cpu": "cpu", "triton": "cuda"}
+OUTPUT = "output"
+# "output", and the gradient of each argument by the argument's name.
+Results: TypeAlias = dict[str, Tensor]
+
+
+class CallError(Exception):
+    """The function under judgement raised, or returned what no door can return; the text says which."""
+
+
+class UnjudgedError(Exception):
+    """Neither answer can be given here; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """A function, how it is driven, and where."""
+
+    function: Function
+    door: Door
+    backend: str
+    orders: Mapping[str, str] = field(default_factory=dict)
+    """Format to declared order; empty for a function that declares none."""
+    reference: Function | None = None
+    """The equation in float64, where a contract names one."""
+    importable: str = ""
+    """"module:attribute" by which a fresh process can import the function, or "" where it cannot."""
+
+    @property
+    def device(self) -> str:
+        return DEVICES[self.backend]
+
+    def call(self, *arguments: object) -> Tensor:
+        """One call by position. Nothing is known about the function, so nothing it raises may pass for ours."""
+        try:
+            output = self.function(*arguments)
+        except Exception as error:
+            raise CallError(f"raised {said(error)}") from error
+        if not isinstance(output, Tensor):
+            raise CallError(f"returned {type(output).__name__}; one Tensor is needed")
+        return output
+
+
+def said(error: Exception) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'without a message'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The inputs of a case on their device, the cotangent among them."""
+
+    arguments: Arguments
+    cotangent: Tensor
+
+    @property
+    def rows(self) -> int:
+        return self.cotangent.shape[0]
+
+
+def prepare(setting: Setting, case: Case) -> Prepared:
+    """Makes the inputs of a case; one call tells the output's shape, which the cotangent must have."""
+    made = setting.door.make(case.shape, case.recipe, case.format, case.seed)
+    arguments = {name: value.to(setting.device) for name, value in made.items()}
+    with torch.no_grad():
+        output = setting.call(*arguments.values())
+    if not output.dim() or output.shape[0] != case.shape[0]:
+        raise CallError(
+            f"returned shape {list(output.shape)} for {case.shape[0]} rows; the first axis must be the rows"
+        )
+    return Prepared(arguments, cotangent(case, output).to(setting.device))
+
+
+def drive(setting: Setting, arguments: Arguments, dy: Tensor, wanted: Sequence[str]) -> Results:
+    """The output, and the gradients of the `wanted` arguments where the door has gradients."""
+    door = setting.door
+    wanted = wanted if door.differentiable else ()
+    given = {name: value.detach().requires_grad_(name in wanted) for name, value in arguments.items()}
+    output = setting.call(*given.values())
+    results = {OUTPUT: output.detach()}
+    if wanted:
+        try:
+            gradients = torch.autograd.grad(output, [given[name] for name in wanted], dy)
+        except Exception as error:
+            raise CallError(f"backward raised {said(error)}") from error
+        results |= dict(zip(wanted, gradients, strict=True))
+    return results
+
+
+def everything(door: Door) -> tuple[str, ...]:
+    """All arguments whose gradients can be asked for."""
+    return (*door.row_arguments, *door.shared_arguments)
+
+
+def label(name: str) -> str:
+    return name if name == OUTPUT else f"gradient of {name}"
+
+
+def difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor], rows: Sequence[int] | None = None) -> str:
+    """The first result that differs, in one line, or "". With `rows`, element 0 is named by row rows[0], and so on."""
+    for name, expected in left.items():
+        found = right[name]
+        if expected.shape != found.shape or expected.dtype != found.dtype:
+            sides = [f"{list(side.shape)} {str(side.dtype).removeprefix('torch.')}" for side in (expected, found)]
+            return f"{label(name)}: {sides[0]} != {sides[1]}"
+        differs = compare(expected, found)
+        if differs is not None:
+            if rows is not None:
+                differs = replace(differs, index=(rows[differs.index[0]], *differs.index[1:]))
+            return f"{label(name)}: {differs}"
+    return ""

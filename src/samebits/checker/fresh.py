@@ -1,0 +1,50 @@
+"""Asks a process of its own for a function's results, as digests.
+
+The other side is `fresh_process.py`. Knows no promise."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from samebits.checker.cases import Case
+from samebits.checker.driving import Results, Setting, UnjudgedError
+from samebits.numerics.bits import format_of, numpy_bits
+
+TIMEOUT_SECONDS = 300
+
+
+def digest(results: Results) -> str:
+    """SHA-256 over names, formats, shapes and bits; every NaN counts as one."""
+    total = hashlib.sha256()
+    for name in sorted(results):
+        value = results[name].detach().cpu()
+        # A NaN's payload is nobody's promise.
+        value = value.where(~value.isnan(), value.new_full((), float("nan")))
+        total.update(f"{name} {format_of(value)} {list(value.shape)}\0".encode() + numpy_bits(value).tobytes())
+    return total.hexdigest()
+
+
+def digests(setting: Setting, cases: Sequence[Case]) -> list[str]:
+    """The digest of each case, computed by a fresh process with another hash seed."""
+    request = {"function": setting.importable, "door": setting.door.name, "backend": setting.backend,
+               "differentiable": setting.door.differentiable, "cases": [asdict(case) for case in cases]}  # fmt: skip
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    try:
+        finished = subprocess.run(
+            [sys.executable, "-m", "samebits.checker.fresh_process"], input=json.dumps(request), text=True,
+            capture_output=True, timeout=TIMEOUT_SECONDS, check=False,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "20011"},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise UnjudgedError(f"a fresh process took more than {TIMEOUT_SECONDS} s") from None
+    if finished.returncode != 0:
+        last = (finished.stderr.strip().splitlines() or ["without a message"])[-1]
+        raise UnjudgedError(f"a fresh process failed: {last}")
+    answer: list[str] = json.loads(finished.stdout)
+    return answer

@@ -1,0 +1,29 @@
+"""The fresh process that `fresh.py` starts: reads a request as JSON, runs the function, prints digests as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
+from samebits.checker.cases import Case
+from samebits.checker.driving import Setting, drive, everything, prepare
+from samebits.checker.fresh import digest
+from samebits.checker.targets import OPERATORS, find_door, import_object, positional
+
+
+def answer(request: dict[str, Any]) -> list[str]:
+    """One digest a case, in the order asked for."""
+    door = replace(find_door(request["door"], OPERATORS)[0], differentiable=request["differentiable"])
+    setting = Setting(function=positional(import_object(request["function"])), door=door, backend=request["backend"])
+    found = []
+    for each in request["cases"]:
+        case = Case(tuple(each["shape"]), each["recipe"], each["format"], each["seed"])
+        prepared = prepare(setting, case)
+        found.append(digest(drive(setting, prepared.arguments, prepared.cotangent, everything(door))))
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(answer(json.load(sys.stdin))))

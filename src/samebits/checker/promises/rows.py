@@ -1,0 +1,121 @@
+"""What may not change a row: the rows beside it, its place among them, padding, and how a prompt is cut.
+
+Each comparison is forward and backward: the output rows and the gradients of row arguments, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from samebits.checker.cases import Case, batch_sizes, chunk_cuts, pad, pad_rows, take
+from samebits.checker.driving import Results, Setting, difference, drive, prepare
+from samebits.checker.outcome import Compared
+from samebits.contracts.door import Arguments
+
+BUCKETS = (8, 16, 64)
+POISON = float("nan")
+# A sum that underflows may be -0, and -0 plus the +0 of a padding row is +0. Other sums keep every bit.
+UNDERFLOWING_RECIPES = ("subnormal", "random_bits")
+
+
+def batch(setting: Setting, case: Case) -> Iterator[Compared]:
+    """A row is the same alone, in any batch, at any position, beside any other rows."""
+    door, prepared = setting.door, prepare(setting, case)
+    arguments, dy, rows = prepared.arguments, prepared.cotangent, prepared.rows
+    whole = drive(setting, arguments, dy, door.row_arguments)
+
+    def judged(index: Sequence[int], given: Arguments, given_dy: Tensor, places: Sequence[int], words: str) -> Compared:
+        part = _rows(drive(setting, given, given_dy, door.row_arguments), places)
+        found = difference(_rows(whole, index), part, index)
+        return Compared(case, f"{words} against the whole batch: {found}" if found else "")
+
+    for size in batch_sizes(rows):
+        for start in sorted({0, (rows - size) // 2, rows - size}):
+            cut = slice(start, start + size)
+            words = f"row {start} alone" if size == 1 else f"rows {start} to {cut.stop - 1} as a batch of {size}"
+            alone = {name: value.clone() for name, value in take(door, arguments, cut).items()}
+            yield judged(range(start, cut.stop), alone, dy[cut].clone(), range(size), words)
+    shuffled = sorted(range(rows), key=lambda row: (row * 2654435761) % 2**32)
+    yield judged(shuffled, take(door, arguments, torch.tensor(shuffled)), dy[shuffled], range(rows), "rows shuffled")
+    poison = pad(door, arguments, rows, 0, POISON)
+    for words, strangers in (("other rows", _others(setting, case)), ("rows of NaN", poison)):
+        kept = list(range(0, rows, 3))
+        mixed, mixed_dy, places = _among(setting, arguments, dy, kept, strangers)
+        yield judged(kept, mixed, mixed_dy, places, f"every third row, moved beside {words},")
+
+
+def _rows(results: Results, index: Sequence[int]) -> Results:
+    picked = slice(index.start, index.stop) if isinstance(index, range) else list(index)
+    return {name: value[picked] for name, value in results.items()}
+
+
+def _others(setting: Setting, case: Case) -> Arguments:
+    made = setting.door.make(case.shape, case.recipe, case.format, case.seed + 1)
+    return {name: value.to(setting.device) for name, value in made.items()}
+
+
+def _among(setting: Setting, arguments: Arguments, dy: Tensor, kept: list[int],
+           strangers: Arguments) -> tuple[Arguments, Tensor, list[int]]:  # fmt: skip
+    """The kept rows at other places, with strangers' rows on all the others."""
+    rows = dy.shape[0]
+    places = [(row + 1) % rows for row in kept]
+    mixed = dict(arguments)
+    for name in setting.door.row_arguments:
+        mixed[name] = strangers[name][:rows].clone()
+        mixed[name][places] = arguments[name][kept]
+    mixed_dy = dy.flip(0).clone()
+    mixed_dy[places] = dy[kept]
+    return mixed, mixed_dy, places
+
+
+def padding(setting: Setting, case: Case) -> Iterator[Compared]:
+    """Padding rows on the left, on the right or on both sides, of NaN or of zeros, change no row.
+
+    Nor do zero rows on the right change a sum over rows: the chain has ended before them."""
+    door, prepared = setting.door, prepare(setting, case)
+    arguments, dy, rows = prepared.arguments, prepared.cotangent, prepared.rows
+    whole = drive(setting, arguments, dy, door.row_arguments)
+    for bucket, fill in itertools.product(BUCKETS, (POISON, 0.0)):
+        extra = bucket - rows % bucket
+        for side, before, after in (("left", extra, 0), ("right", 0, extra), ("both sides", extra, extra)):
+            padded = pad(door, arguments, before, after, fill)
+            found = drive(setting, padded, pad_rows(dy, before, after, 0.0), door.row_arguments)
+            kept = {name: value[before : before + rows] for name, value in found.items()}
+            differs = difference(whole, kept)
+            filled = "NaN" if fill != fill else "zero"
+            words = f"{before + after} rows of {filled} on {'the ' + side if side != 'both sides' else side}"
+            yield Compared(case, f"{words}: {differs}" if differs else "")
+    if door.differentiable and case.recipe not in UNDERFLOWING_RECIPES:
+        yield from _padded_sums(setting, case, arguments, dy)
+
+
+def _padded_sums(setting: Setting, case: Case, arguments: Arguments, dy: Tensor) -> Iterator[Compared]:
+    door, rows = setting.door, dy.shape[0]
+    sums = _sums(setting, arguments, dy)
+    for bucket in BUCKETS:
+        extra = bucket - rows % bucket
+        found = _sums(setting, pad(door, arguments, 0, extra, 0.0), pad_rows(dy, 0, extra, 0.0))
+        differs = difference(sums, found)
+        yield Compared(case, f"{extra} rows of zero on the right: {differs}" if differs else "")
+
+
+def _sums(setting: Setting, arguments: Arguments, dy: Tensor) -> Results:
+    """Gradients that are sums over rows."""
+    results = drive(setting, arguments, dy, setting.door.shared_arguments)
+    return {name: results[name] for name in setting.door.shared_arguments}
+
+
+def chunk(setting: Setting, case: Case) -> Iterator[Compared]:
+    """Rows handed over in chunks give the rows of the whole. Chunks are views, so their addresses vary too."""
+    door, prepared = setting.door, prepare(setting, case)
+    arguments, dy = prepared.arguments, prepared.cotangent
+    whole = drive(setting, arguments, dy, door.row_arguments)
+    for cuts in chunk_cuts(prepared.rows):
+        parts = [drive(setting, take(door, arguments, cut), dy[cut], door.row_arguments) for cut in cuts]
+        joined = {name: torch.cat([part[name] for part in parts]) for name in whole}
+        differs = difference(whole, joined)
+        lengths = " ".join(str(cut.stop - cut.start) for cut in cuts[:6]) + (" ..." if len(cuts) > 6 else "")
+        yield Compared(case, f"chunks of {lengths} rows: {differs}" if differs else "")

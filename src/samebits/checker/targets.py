@@ -1,0 +1,142 @@
+"""From what a user names to what can be judged: rooms, doors, and functions by their import path.
+
+Rooms are found by listing a folder, never by name; stock torch functions are known only by how they are called."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+import samebits.ops
+from samebits.contracts.door import Door, Function
+from samebits.contracts.registry import Room, nearest, rooms
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A folder of rooms and the package it is imported as."""
+
+    folder: Path
+    package: str
+
+    def rooms(self) -> dict[str, Room]:
+        return rooms(self.folder, self.package)
+
+
+OPERATORS: Final = Home(Path(next(iter(samebits.ops.__path__))), samebits.ops.__name__)
+
+# Other libraries' names for our doors.
+ALIASES: Final = {"mm": "matmul", "rms_norm": "rmsnorm"}
+
+
+def _stock_rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+
+
+# Stock functions whose arguments stand in another order than their door's.
+_REORDERED: Final[dict[Any, Function]] = {
+    torch.nn.functional.rms_norm: _stock_rms_norm,
+    torch.rms_norm: _stock_rms_norm,
+}
+
+
+def positional(function: Callable[..., Any]) -> Function:
+    """The function as a door calls it: arguments by position, in the door's order."""
+    return _REORDERED.get(function, function)
+
+
+def doors(room: Room) -> dict[str, Door]:
+    """The doors of one room, from its check.py."""
+    found: dict[str, Door] = importlib.import_module(f"{room.package}.check").DOORS
+    return found
+
+
+def all_doors(home: Home) -> dict[str, tuple[Door, Room]]:
+    """Every door by its name, with its room."""
+    return {name: (door, room) for room in home.rooms().values() for name, door in doors(room).items()}
+
+
+def find_door(name: str, home: Home) -> tuple[Door, Room]:
+    """The door called `name` (or by a stock library's name for it) and its room."""
+    known = all_doors(home)
+    wanted = ALIASES.get(name, name)
+    if wanted not in known:
+        raise ValueError(f"no door is called {name!r}; {nearest(name, list(known))}")
+    return known[wanted]
+
+
+def door_of(function: Callable[..., Any], like: str | None, home: Home) -> tuple[Door, Room]:
+    """The door a function is judged by: the one asked for, or the one that has the function's own name."""
+    own = getattr(function, "__name__", type(function).__name__)
+    if like is None and ALIASES.get(own, own) not in all_doors(home):
+        raise ValueError(f"{own!r} is no door's name; say which it is like: {', '.join(all_doors(home))}")
+    return find_door(like or own, home)
+
+
+def check_signature(function: Function, door: Door, name: str) -> None:
+    """A function that cannot take the door's arguments is the caller's mistake, not a finding."""
+    wanted = (*door.row_arguments, *door.shared_arguments)
+    try:
+        inspect.signature(function).bind(*wanted)
+    except TypeError:
+        taken = ", ".join(inspect.signature(function).parameters)
+        raise ValueError(f"{name} takes ({taken}); the door {door.name!r} hands over ({', '.join(wanted)})") from None
+    except ValueError:
+        return  # a builtin that does not tell its signature: calling it will
+
+
+def import_object(text: str) -> Any:
+    """What `module:attribute` or `package.module.attribute` names."""
+    if ":" in text:
+        module_name, _, attribute = text.partition(":")
+        candidates = [(module_name, attribute)]
+    else:
+        parts = text.split(".")
+        candidates = [(".".join(parts[:cut]), ".".join(parts[cut:])) for cut in range(len(parts) - 1, 0, -1)]
+    for module_name, attribute in candidates:
+        try:
+            found: Any = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            # A module missing on the way means "look elsewhere"; one that the module itself lacks is the user's to fix.
+            if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+                raise ValueError(f"{text!r} cannot be imported: {error}") from error
+            continue
+        for name in attribute.split("."):
+            if not hasattr(found, name):
+                raise ValueError(f"{text!r} cannot be imported: {module_name} has no {attribute!r}")
+            found = getattr(found, name)
+        return found
+    raise ValueError(f"{text!r} cannot be imported: no module named {candidates[-1][0]!r}")
+
+
+def import_function(text: str) -> Callable[..., Any]:
+    """A callable by its import path."""
+    found = import_object(text)
+    if not callable(found):
+        raise ValueError(f"{text!r} is {type(found).__name__}; a function is needed")
+    return found  # type: ignore[no-any-return]
+
+
+def looks_like_path(text: str) -> bool:
+    """Whether a target is an import path rather than the name of a room."""
+    return ":" in text or "." in text
+
+
+def importable_name(function: Callable[..., Any]) -> str:
+    """ "module:attribute" where another process can import this very function by it, else ""."""
+    module = getattr(function, "__module__", None) or getattr(type(function), "__module__", "")
+    name = getattr(function, "__qualname__", "")
+    if not name or module == "__main__" or module not in sys.modules:
+        return ""
+    found: Any = sys.modules[module]
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module}:{name}" if found is function else ""

@@ -1,0 +1,54 @@
+"""The command `samebits`: parse, one call, print.
+
+Exit codes: 0 holds, 1 does not hold, 2 wrong usage, 3 could not be judged.
+Knows how things are said, and computes nothing that a floor below could."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from samebits.cli.commands.check import check
+from samebits.cli.commands.demo import demo
+from samebits.cli.commands.doctor import doctor
+from samebits.cli.commands.reveal import reveal
+from samebits.native import NativeError
+
+app = typer.Typer(
+    name="samebits",
+    help="The same bits, whatever the batch, the split or the number of ranks. Judge an operator, reveal its order.",
+    epilog="Exit codes: 0 holds, 1 does not hold, 2 wrong usage, 3 could not be judged.",
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+for _command in (check, reveal, doctor, demo):
+    app.command()(_command)
+
+# Typer brings its own click in some versions and needs the package in others; this is the base of both.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line; a caller's mistake is one line on stderr."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # A user's own module lies where the command is run.
+    sys.path.insert(0, os.getcwd())
+    try:
+        code = app(given or ["--help"], prog_name="samebits", standalone_mode=False)
+    except _UsageError as error:
+        _fail(str(getattr(error, "format_message", error.__str__)()), 2)
+    except ValueError as error:
+        _fail(str(error), 2)
+    except NativeError as error:
+        _fail(str(error), 3)
+    sys.exit(code or 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"samebits: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""One module a command: its options, one call, and how its result is printed."""

@@ -1,0 +1,40 @@
+"""How the commands print: results on stdout, progress on stderr and only to a terminal, one JSON document on request.
+
+Knows no command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+# Where output goes to a file, lines are cut for no screen.
+FILE_WIDTH = 160
+VERDICT_STYLES = {"holds": "green", "does not hold": "bold red", "could not be judged": "yellow"}
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+def output() -> Console:
+    """Results. Text is printed as it is: brackets are indexes here, not markup."""
+    return Console(markup=False, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else FILE_WIDTH)
+
+
+@contextmanager
+def progress(start: str) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is going on; silent where stderr is no terminal."""
+    console = Console(stderr=True, markup=False)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(start) as status:
+        yield lambda text: status.update(text)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, indent=2))

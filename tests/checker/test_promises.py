@@ -1,0 +1,98 @@
+"""Every promise holds on the rooms for a small input, catches its planted faults, and has a function of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from samebits.checker import plan
+from samebits.checker.cases import Selection
+from samebits.checker.judging import judge
+from samebits.checker.planning import Judgement
+from samebits.checker.promises import CHECKS
+from samebits.checker.targets import OPERATORS
+from samebits.contracts.language import PROMISES
+from samebits.records.report import Verdict
+
+# Small enough for a test, large enough for every promise: more rows than a chain is wide, a tail on every axis.
+SHAPES = {"linear": (33, 100, 33), "matmul": (33, 100, 33), "rmsnorm": (33, 300)}
+
+
+def judgements(room: str) -> list[Judgement]:
+    """All of a room on the CPU, each narrowed to one shape and one recipe; order keeps small sums, which are quick."""
+    found = []
+    for judgement in plan(room, backend="cpu").judgements:
+        door = judgement.setting.door.name
+        shape = SHAPES.get(door) if judgement.promise != "order" else None
+        narrowed = [case for case in judgement.cases if case.recipe == judgement.cases[0].recipe]
+        if shape:
+            narrowed = [dataclasses.replace(case, shape=shape) for case in narrowed if case.shape == narrowed[0].shape]
+        else:
+            narrowed = [case for case in narrowed if case.shape[0] == 1 or (case.shape[0] == 8 and case.shape[1] == 64)]
+        found.append(dataclasses.replace(judgement, cases=narrowed, fault_cases=narrowed))
+    return found
+
+
+ALL = [judgement for room in OPERATORS.rooms() for judgement in judgements(room)]
+
+
+@pytest.mark.parametrize("judgement", ALL, ids=[f"{each.subject}-{each.promise}" for each in ALL])
+def test_a_room_keeps_its_promise_and_the_planted_faults_are_caught(judgement: Judgement) -> None:
+    finding = judge(judgement)
+    assert finding.verdict is Verdict.HOLDS, finding.detail
+    assert finding.cases >= 1 and finding.reproduce == ""
+    assert finding.faults_caught == finding.faults_planted == len(judgement.mutants) >= 1
+
+
+def test_every_promise_of_a_contract_has_a_check_and_every_check_is_a_promise() -> None:
+    promised = {each.promise for room in OPERATORS.rooms().values() for each in room.contract().obligations.values()}
+    assert promised <= set(CHECKS) <= set(PROMISES)
+
+
+def test_a_promise_without_a_check_is_never_a_pass() -> None:
+    finding = judge(dataclasses.replace(ALL[0], promise="cache"))
+    assert finding.verdict is Verdict.COULD_NOT_BE_JUDGED
+    assert finding.detail == "no check for 'cache' exists yet"
+
+
+def test_a_fault_that_survives_fails_the_promise() -> None:
+    """Planted: the healthy subject stands in for its own fault."""
+    batch = next(each for each in ALL if each.promise == "batch")
+    finding = judge(dataclasses.replace(batch, mutants={"XX-MU1": batch.setting.importable}))
+    assert finding.verdict is Verdict.DOES_NOT_HOLD
+    assert finding.detail == f"planted fault XX-MU1 ({batch.setting.importable}) survived: holds"
+    assert (finding.faults_caught, finding.faults_planted) == (0, 1)
+
+
+def test_a_fault_that_crashes_is_not_caught() -> None:
+    """Planted: a fault that takes no arguments shows nothing about the check."""
+    batch = next(each for each in ALL if each.promise == "batch")
+    finding = judge(dataclasses.replace(batch, mutants={"XX-MU1": "os:getcwd"}))
+    assert finding.verdict is Verdict.DOES_NOT_HOLD
+    assert "planted fault XX-MU1 (os:getcwd) raised instead of differing" in finding.detail
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what is missing where there is no GPU")
+def test_what_needs_a_gpu_could_not_be_judged_here() -> None:
+    work = plan("matmul", promises=["device", "batch"], selection=Selection(shape=(3, 16, 4), formats=("float32",)))
+    verdicts = {(each.promise, each.backend): judge(each).verdict for each in work.judgements}
+    assert verdicts["device", "cpu, triton"] is Verdict.COULD_NOT_BE_JUDGED
+    assert verdicts["batch", "triton"] is Verdict.COULD_NOT_BE_JUDGED
+    assert verdicts["batch", "cpu"] is Verdict.HOLDS
+
+
+def test_device_is_not_asked_when_one_backend_is() -> None:
+    work = plan("matmul", backend="cpu")
+    assert "device" not in {each.promise for each in work.judgements}
+    assert work.not_asked == ("matmul.linear: device compares both backends and only cpu was asked for",)
+
+
+def test_narrowing_the_inputs_does_not_narrow_the_planted_faults() -> None:
+    """Three rows never reach the fault that splits above eight; the contract's own inputs do."""
+    work = plan("matmul", "matmul", promises=["batch"], backend="cpu", selection=Selection(shape=(3, 16, 4)))
+    (judgement,) = work.judgements
+    assert {case.shape for case in judgement.cases} == {(3, 16, 4)}
+    finding = judge(judgement)
+    assert (finding.verdict, finding.faults_caught, finding.faults_planted) == (Verdict.HOLDS, 1, 1)

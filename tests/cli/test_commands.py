@@ -1,0 +1,159 @@
+"""Exit codes, one JSON document, one-line errors: what a script may rely on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from samebits import native
+from samebits.cli.commands.check import parse_shape
+
+Samebits = Callable[..., object]
+SMALL = ("--shape", "8x64x64", "--recipe", "normal", "--format", "float32", "--seed", "1")
+
+
+def test_check_prints_a_table_and_exits_0_where_all_holds(samebits: Samebits) -> None:
+    ran = samebits("check", "matmul", "--like", "linear", "--backend", "cpu", "--promise", "batch", *SMALL)
+    assert ran.code == 0 and ran.err == ""
+    header, row, *rest = ran.out.splitlines()
+    assert header.split() == ["subject", "promise", "backend", "verdict", "cases", "faults", "caught", "seconds"]
+    assert row.split()[:4] == ["matmul.linear", "batch", "cpu", "holds"] and "1 of 1" in row
+    assert rest[-1] == "holds: 1"
+
+
+def test_check_says_what_differs_and_how_to_see_it_again(samebits: Samebits) -> None:
+    ran = samebits("check", "torch.nn.functional.linear", "--promise", "batch", *SMALL)
+    assert ran.code == 1
+    assert "torch.nn.functional.linear: batch does not hold on cpu" in ran.out
+    assert "row 0 alone against the whole batch: output: " in ran.out
+    again = next(line for line in ran.out.splitlines() if "again: " in line).split("again: ")[1]
+    second = samebits(*again.split()[1:])
+    assert second.code == 1 and again in second.out
+
+
+def test_check_lists_what_was_not_asked(samebits: Samebits) -> None:
+    ran = samebits("check", "torch.nn.functional.linear", "--promise", "tile")
+    assert ran.code == 3
+    assert "not asked: torch.nn.functional.linear: tile is about launch numbers, which only a room has" in ran.out
+    assert "nothing was judged" in ran.out
+
+
+def test_check_prints_one_json_document(samebits: Samebits) -> None:
+    ran = samebits("check", "torch.nn.functional.linear", "--promise", "batch", "--promise", "tile", *SMALL, "--json")
+    document = json.loads(ran.out)
+    assert ran.code == 1 and document["schema"] == "samebits.report/1" and document["verdict"] == "does not hold"
+    (finding,) = document["findings"]
+    assert finding["promise"] == "batch" and finding["reproduce"].startswith(
+        "samebits check torch.nn.functional.linear"
+    )
+    assert len(document["not_asked"]) == 1 and document["environment"]["torch"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("check",), "samebits: check: name a room (matmul, rmsnorm) or a function (mypkg.mod:fn), or say --all"),
+        (("check", "matmull"), "samebits: no room is called 'matmull'; did you mean 'matmul'? known: matmul, rmsnorm;"),
+        (
+            ("check", "matmul", "--promise", "bath"),
+            "samebits: unknown promise 'bath'; did you mean 'batch'? known: repeat",
+        ),
+        (("check", "matmul", "--backend", "gpu"), "samebits: unknown backend 'gpu'; "),
+        (("check", "torch.mm", "--like", "matmal"), "samebits: no door is called 'matmal'; did you mean 'matmul'?"),
+        (
+            ("check", "matmul", "--shape", "3x-4x2"),
+            "samebits: shape='3x-4x2' cannot be read; allowed: sizes joined by x",
+        ),
+        (("check", "matmul", "--shape", "3x4"), "samebits: linear: shape=3x4 has 2 sizes; allowed: MxKxN"),
+        (("check", "matmul", "--recipe", "mild"), "samebits: recipe='mild' is unknown; allowed: normal"),
+        (("check", "matmul", "--format", "float8"), "samebits: format='float8' is unknown; allowed: float32"),
+        (("check", "matmul", "--seed", "x"), "samebits: "),
+        (("check", "no.module:f"), "samebits: 'no.module:f' cannot be imported: no module named 'no.module'"),
+        (("check", "--bogus"), "samebits: No such option"),
+        (("bogus",), "samebits: No such command 'bogus'"),
+        (("reveal",), "samebits: Missing argument"),
+        (
+            ("reveal", "torch.mm", "--rows", "1,,2"),
+            "samebits: rows='1,,2' cannot be read; allowed: sizes of at least 1",
+        ),
+        (("reveal", "torch.mm", "--device", "tpu"), "samebits: unknown device 'tpu'; allowed: cpu, cuda"),
+        (
+            ("reveal", "torch.mm", "--svg", "/no/such/folder/x.svg", "--k", "4", "--rows", "1"),
+            "samebits: --svg /no/such",
+        ),
+        (("reveal", "rmsnorm", "--k", "8"), "samebits: rmsnorm: the statistic shows its sum for 4, 16, 64, 256"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(samebits: Samebits, arguments: tuple[str, ...], words: str) -> None:
+    ran = samebits(*arguments)
+    assert ran.code == 2 and ran.out == ""
+    assert ran.err.startswith(words) and ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["check", "reveal", "doctor", "demo"])
+def test_every_command_has_help_with_an_example(samebits: Samebits, command: str) -> None:
+    ran = samebits(command, "--help")
+    assert ran.code == 0 and "--json" in ran.out and f"samebits {command}" in ran.out and "Example" in ran.out
+
+
+def test_no_command_shows_the_commands(samebits: Samebits) -> None:
+    ran = samebits()
+    assert ran.code == 0 and all(command in ran.out for command in ("check", "reveal", "doctor", "demo"))
+
+
+def test_a_shape_is_sizes_joined_by_x() -> None:
+    assert parse_shape("33x576X64") == (33, 576, 64) and parse_shape(None) is None
+    with pytest.raises(ValueError, match="shape='' cannot be read"):
+        parse_shape("")
+
+
+def test_reveal_finds_more_than_one_order_in_stock_linear_and_draws_each(samebits: Samebits) -> None:
+    ran = samebits("reveal", "torch.nn.functional.linear", "--k", "64", "--rows", "1,2,8")
+    assert ran.code == 1
+    assert ran.out.count("holds; ") == ran.out.count("300 of 300 vectors replayed bit for bit") > 1
+    written = ran.out.split("written: ")[1].strip().split(", ")
+    assert all(Path(name).read_text().startswith("<svg ") for name in written) and len(written) > 1
+
+
+def test_reveal_of_a_room_is_one_order_for_every_size(samebits: Samebits) -> None:
+    ran = samebits("reveal", "matmul", "--k", "24", "--json", "--svg", "one.svg")
+    document = json.loads(ran.out)
+    assert ran.code == 0 and document["verdict"] == "holds" and document["schema"] == "samebits.reveal/1"
+    (order,) = document["orders"]
+    assert order["rows"] == [1, 2, 8, 64] and order["order"] == "chain of 24, one at a time"
+    assert order["replayed"] == order["replay_total"] == 1200
+    assert document["pictures"] == ["one.svg"] and Path("one.svg").exists()
+
+
+def test_reveal_of_a_compensated_sum_does_not_hold(samebits: Samebits) -> None:
+    ran = samebits("reveal", "examples.my_kernel:kahan", "--like", "matmul", "--k", "24", "--rows", "2", "--no-svg")
+    assert ran.code == 1 and "does not hold: " in ran.out and not list(Path().glob("*.svg"))
+
+
+def test_reveal_takes_a_plain_sum(samebits: Samebits) -> None:
+    assert samebits("reveal", "torch.sum", "--k", "16", "--no-svg").code == 0
+
+
+def test_doctor_says_what_runs(samebits: Samebits) -> None:
+    ran = samebits("doctor", "--json")
+    document = json.loads(ran.out)
+    assert ran.code == 0 and document["backends"]["cpu"] == {"runs": True, "reason": ""}
+    assert document["machine"]["instruction sets"].split()[0] == "baseline"
+    assert "-ffp-contract=off" in document["machine"]["compiled by"]
+    assert "backend cpu" in samebits("doctor").out
+
+
+def test_doctor_exits_1_without_the_native_library(samebits: Samebits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a library that cannot be loaded. Nothing that needs it passes."""
+
+    def missing() -> None:
+        raise native.NativeError("libsamebits.so is not built; run it")
+
+    monkeypatch.setattr(native, "library", missing)
+    ran = samebits("doctor")
+    assert ran.code == 1 and "cannot run: libsamebits.so is not built; run it" in ran.out
+    judged = samebits("check", "matmul", "--like", "linear", "--promise", "batch", "--backend", "cpu", *SMALL)
+    assert judged.code == 3 and "could not be judged" in judged.out
