@@ -1,0 +1,114 @@
+"""The house stands: imports go down only, numerics is light, and every path the documents name exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+PACKAGE = PROJECT / "src" / "samebits"
+STAIRS = (
+    "cli > parity > train|infer|post > model > parallel|sim > checker > ops"
+    " > contracts > trace > records > numerics > native"
+)
+STEP = {floor: number for number, step in enumerate(STAIRS.split(" > ")) for floor in step.split("|")}
+
+
+def floors_used(source: str, package: str) -> set[str]:
+    """Relative, function-local and type-only imports count as well."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            names |= {f"{base}.{alias.name}" for alias in node.names}
+    return {name.split(".")[1] for name in names if name.startswith("samebits.")}
+
+
+def climbs(source: str, floor: str) -> set[str]:
+    return {other for other in floors_used(source, f"samebits.{floor}") - {floor} if STEP[other] <= STEP[floor]}
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.glob("*/**/*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_go_down(file: Path) -> None:
+    """floor(importer) > floor(imported), for every file."""
+    assert not climbs(file.read_text(), file.relative_to(PACKAGE).parts[0])
+
+
+@pytest.mark.parametrize(
+    ("floor", "source"),
+    [
+        ("numerics", "from samebits.ops.matmul import matmul"),
+        ("ops", "def late():\n    import samebits.checker"),
+        ("train", "from samebits.infer import engine"),
+        ("records", "from ..contracts import language"),
+    ],
+)
+def test_a_climbing_import_is_noticed(floor: str, source: str) -> None:
+    """Planted fault: one import upwards or sideways."""
+    assert climbs(source, floor)
+
+
+def test_every_folder_has_a_step() -> None:
+    folders = {folder.name for folder in PACKAGE.iterdir() if folder.is_dir() and folder.name != "__pycache__"}
+    assert folders <= set(STEP)
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print('\\n'.join(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {
+        name.split(".")[0] if not name.startswith("samebits.") else ".".join(name.split(".")[:2])
+        for name in run.stdout.split()
+    }
+
+
+HEAVY = {"triton", "torch", "samebits.ops", "samebits.checker", "samebits.train", "samebits.model"}
+
+
+def test_numerics_is_light() -> None:
+    """`import samebits.numerics` loads neither Triton nor torch nor any floor above it."""
+    statement = (
+        "import samebits.numerics, samebits.numerics.reveal, samebits.numerics.elementary, samebits.numerics.adder"
+    )
+    assert not loaded_by(statement) & HEAVY
+
+
+def test_a_heavy_import_is_noticed() -> None:
+    """Planted fault: something that loads torch."""
+    assert "torch" in loaded_by("import samebits.ops")
+
+
+def test_a_room_is_complete() -> None:
+    """Formula, kernels, promise, inputs and faults stand side by side in every room."""
+    wanted = {
+        "__init__.py",
+        "reference.py",
+        "cpu_kernel.cpp",
+        "triton_kernel.py",
+        "contract.yaml",
+        "check.py",
+        "faults.py",
+    }
+    rooms = [folder for folder in (PACKAGE / "ops").iterdir() if folder.is_dir() and not folder.name.startswith("_")]
+    assert rooms
+    for room in rooms:
+        assert wanted <= {file.name for file in room.iterdir()}, room.name
+
+
+def test_every_module_says_what_it_is() -> None:
+    for file in PACKAGE.rglob("*.py"):
+        assert ast.get_docstring(ast.parse(file.read_text())), f"{file.relative_to(PACKAGE)} has no opening sentence"
+
+
+def test_no_room_for_leftovers() -> None:
+    """There is no `utils`: a thing without a home shows that a name is missing."""
+    banned = re.compile(r"(utils?|common|misc|helpers?)(\.py)?$")
+    assert not [path for path in PACKAGE.rglob("*") if banned.fullmatch(path.name)]
