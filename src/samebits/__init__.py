@@ -1,4 +1,4 @@
-"""samebits: the same bits, whatever the batch, the split or the number of ranks; at vendor speed; with the proof attached."""
+"""The same bits, whatever the batch, the split or the number of ranks; at vendor speed; with the proof attached."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The native floor: errors reach Python, threads share out every task, a forked child works, stale libraries are refused."""
+"""The native floor: errors reach Python, every task runs, a forked child works, stale libraries are refused."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_stale_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: sources that changed after the build."""
     monkeypatch.setattr(native, "source_digest", lambda: "0" * 64)
     native.library.cache_clear()
-    with pytest.raises(native.NativeError, match="was built from sources .*, here lie 000000000000"):
+    with pytest.raises(native.NativeError, match=r"was built from sources .*, here lie 000000000000"):
         native.library()
     monkeypatch.undo()
     native.library.cache_clear()

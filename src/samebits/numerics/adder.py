@@ -4,7 +4,6 @@ Knows no GPU: it replays on any CPU what a GPU computed. The same node in plain 
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -47,8 +46,9 @@ class AdderModel:
     """Whether a subnormal operand enters with its true exponent instead of the lowest one of its format."""
     zeros_align: bool = False
     """Whether a zero counts, with the lowest exponent of its format, when the largest exponent is sought."""
-    least_exponent: int = -1000
-    """The largest exponent is never taken lower than this; -1000 is below all."""
+    least_exponent: int = -133
+    """The largest exponent is never taken lower than this. -133, the last bit of a bfloat16, is an H200's: of 344,064
+    sums of subnormal operands times small ones it gives all, -134 misses 82 and -132 misses 204."""
     overflow_is_infinite: bool = True
     """Whether a sum beyond float32 becomes an infinity; else it becomes the largest finite value, as if cut."""
 
@@ -119,8 +119,10 @@ def fused_chain(
     if out.size:
         native.call(
             "fused_chain",
-            *_pointers(a, b, out),
-            *_sizes(*a.shape, b.shape[1]),
+            "pppqqqiiiiiiii",
+            *(array.ctypes.data for array in (a, b, out)),
+            *a.shape,
+            b.shape[1],
             *_choices(model),
             threads=threads,
             instruction_set=instruction_set,
@@ -128,16 +130,9 @@ def fused_chain(
     return out
 
 
-def _pointers(*arrays: np.ndarray) -> list[ctypes.c_void_p]:
-    return [array.ctypes.data_as(ctypes.c_void_p) for array in arrays]
-
-
-def _sizes(*sizes: int) -> list[ctypes.c_int64]:
-    return [ctypes.c_int64(size) for size in sizes]
-
-
-def _choices(model: AdderModel) -> list[ctypes.c_int32]:
-    numbers = (
+def _choices(model: AdderModel) -> tuple[int, ...]:
+    """The model as the kernel takes it."""
+    return (
         OPERANDS[model.operand].code,
         model.width,
         model.fraction_bits,
@@ -147,4 +142,3 @@ def _choices(model: AdderModel) -> list[ctypes.c_int32]:
         model.least_exponent,
         model.overflow_is_infinite,
     )
-    return [ctypes.c_int32(int(number)) for number in numbers]

@@ -64,10 +64,11 @@ def elementary(name: str, x: Floats, instruction_set: str | None = None, threads
     result = np.empty(x.shape, np.float32)
     native.call(
         "elementary",
-        ctypes.c_int32(_number(name)),
-        ctypes.c_void_p(values.ctypes.data),
-        ctypes.c_void_p(result.ctypes.data),
-        ctypes.c_int64(values.size),
+        "ippq",
+        _number(name),
+        values.ctypes.data,
+        result.ctypes.data,
+        values.size,
         threads=threads,
         instruction_set=instruction_set,
     )
@@ -89,11 +90,12 @@ def worst_ulp(
     worst, pattern = ctypes.c_double(), ctypes.c_uint32()
     native.call(
         "elementary_worst",
-        ctypes.c_int32(_number(name)),
-        ctypes.c_uint32(first_pattern),
-        ctypes.c_int64(count),
-        ctypes.byref(worst),
-        ctypes.byref(pattern),
+        "iuqpp",
+        _number(name),
+        first_pattern,
+        count,
+        ctypes.addressof(worst),
+        ctypes.addressof(pattern),
         threads=threads,
         instruction_set=instruction_set,
     )

@@ -5,8 +5,6 @@ stream, 0); word 4 * block + i is output i of that block."""
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,10 +46,11 @@ def philox_uint32_native(
     words = np.empty(count, np.uint32)
     native.call(
         "philox",
-        ctypes.c_uint64(seed),
-        ctypes.c_uint32(stream),
-        ctypes.c_void_p(words.ctypes.data),
-        ctypes.c_int64(count),
+        "Qupq",
+        seed,
+        stream,
+        words.ctypes.data,
+        count,
         threads=threads,
         instruction_set=instruction_set,
     )

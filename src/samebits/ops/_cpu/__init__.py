@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
 
@@ -13,24 +11,14 @@ from samebits.ops.launching import forced
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
-def pointer(tensor: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(0 if tensor is None else tensor.data_ptr())
+def pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
-def run(kernel: str, *arguments: object) -> None:
-    """Call a kernel; plain integers go as 64 bits, tensors as pointers, formats come as ctypes values already."""
+def run(kernel: str, signature: str, *arguments: int | float | None) -> None:
+    """Call a kernel with plain numbers and pointers, on torch's threads unless launch numbers are forced."""
     threads, instruction_set = forced("threads"), forced("instruction_set")
     assert threads is None or isinstance(threads, int)
     assert instruction_set is None or isinstance(instruction_set, str)
-    passed = [
-        pointer(value) if value is None or isinstance(value, Tensor)
-        else ctypes.c_int64(value) if isinstance(value, int)
-        else ctypes.c_float(value) if isinstance(value, float)
-        else value
-        for value in arguments
-    ]  # fmt: skip
-    native.call(kernel, *passed, threads=threads or torch.get_num_threads(), instruction_set=instruction_set)
-
-
-def format_of(tensor: Tensor) -> ctypes.c_int32:
-    return ctypes.c_int32(FORMATS[tensor.dtype])
+    threads = torch.get_num_threads() if threads is None else threads
+    native.call(kernel, signature, *arguments, threads=threads, instruction_set=instruction_set)

@@ -26,11 +26,11 @@ constexpr int ROW_PANEL = ((TILE_ROWS + WIDTH - 1) / WIDTH) * WIDTH;
 
 // Speed only. A block of packed rows stays in the second cache while every panel of B passes once, so longer blocks cost
 // nothing but that cache; a deeper block visits C less often.
-constexpr int64_t BLOCK_K = 384;
+constexpr int64_t BLOCK_K = 512;
 constexpr int64_t BLOCK_ROWS = 588;
-constexpr int64_t BLOCK_COLUMNS = 2048;
+constexpr int64_t BLOCK_COLUMNS = 4096;
 constexpr int64_t ROWS_AHEAD = 16;     // steps of k by which the packed rows are fetched into the first cache
-constexpr int64_t COLUMNS_AHEAD = 32;  // steps of k by which rows of B are fetched into the second
+constexpr int64_t COLUMNS_AHEAD = 48;  // steps of k by which rows of B are fetched into the second
 constexpr int SECOND_CACHE = 2;        // the locality hint that means it
 // GCC takes a function that only fetches for one without effect and drops the call, unless it is inlined first.
 #define SAMEBITS_FETCH [[gnu::always_inline]] inline void
@@ -44,14 +44,16 @@ struct Chain {
     bool resume;             // start from what the accumulator holds, else from +0
 };
 
-// A packed panel of B. Meanwhile lines of the panel after it are fetched: line k / TILE_COLUMNS of its column k % TILE_COLUMNS.
+// A packed panel of B. Step k also fetches a line of the panel after it: line k / TILE_COLUMNS of column k % TILE_COLUMNS.
 struct Packed {
     const float* panel;
     const char* later;
     int64_t later_stride;
     Floats read(int64_t k, int vector) const { return load(panel + k * TILE_COLUMNS + vector * WIDTH); }
-    SAMEBITS_FETCH fetch(int64_t k) const {
-        __builtin_prefetch(later + k % TILE_COLUMNS * later_stride + k / TILE_COLUMNS * 64, 0, SECOND_CACHE);
+    SAMEBITS_FETCH fetch(int64_t k) {
+        __builtin_prefetch(later, 0, SECOND_CACHE);
+        later += later_stride;
+        if (k % TILE_COLUMNS == TILE_COLUMNS - 1) later += 64 - TILE_COLUMNS * later_stride;
     }
 };
 
@@ -86,6 +88,7 @@ void micro_tile(int64_t depth, const float* a, Right b, float* c, int64_t stride
             __builtin_prefetch(next + i * stride + j * WIDTH, 1, SECOND_CACHE);
         }
     }
+#pragma GCC unroll 2
     for (int64_t k = 0; k < depth; ++k) {
         Floats right[TILE_VECTORS];
 #pragma GCC unroll 4
@@ -116,7 +119,8 @@ template <class Right>
 constexpr auto MICRO_TILES = micro_tiles<Right>(std::make_integer_sequence<int, TILE_ROWS>{});
 
 template <class Right>
-void tile(int rows, int64_t depth, const float* a, const Right& b, float* c, int64_t stride, bool resume, const float* next) {
+void tile(int rows, int64_t depth, const float* a, const Right& b, float* c, int64_t stride, bool resume,
+          const float* next) {
     MICRO_TILES<Right>[static_cast<size_t>(rows - 1)](depth, a, b, c, stride, resume, next);
 }
 
@@ -158,10 +162,10 @@ struct Parts {
 
 // What a packed tile fetches of the next panel, where that panel's columns are contiguous: the first tiles share it out.
 template <class T>
-Packed packed(const float* panel, View<T> later, bool exists, int64_t depth, int64_t number) {
+Packed packed(const float* panel, View<T> later, int64_t depth, int64_t number) {
     constexpr int64_t line = 64 / sizeof(T);
     const int64_t k = number * (depth / TILE_COLUMNS) * line;
-    if (!exists || later.row != 1 || k >= depth) return {panel, reinterpret_cast<const char*>(panel), 0};
+    if (later.row != 1 || k >= depth) return {panel, reinterpret_cast<const char*>(panel), 0};
     return {panel, reinterpret_cast<const char*>(later.at(k, 0)), later.column * static_cast<int64_t>(sizeof(T))};
 }
 
@@ -172,7 +176,8 @@ void multiply_panel(const Chain<T>& chain, const Parts& rows, int64_t k, int64_t
     const int64_t stride = chain.accumulator_stride;
     const int columns = static_cast<int>(std::min<int64_t>(TILE_COLUMNS, chain.columns - left));
     const bool resume = chain.resume || k > 0, more = left + 2 * TILE_COLUMNS <= chain.columns;
-    const View<T> here{chain.b.at(k, left), chain.b.row, chain.b.column}, later{here.at(0, TILE_COLUMNS), here.row, here.column};
+    const View<T> here{chain.b.at(k, left), chain.b.row, chain.b.column};
+    const View<T> later{here.at(0, more ? TILE_COLUMNS : 0), here.row, here.column};
     const bool packing = here.column == 1 && columns == TILE_COLUMNS;
     if (!packing) pack<TILE_COLUMNS>(here.data, here.row, here.column, depth, columns, packed_b);
     for (int64_t p = 0; p < rows.count; ++p) {
@@ -181,11 +186,11 @@ void multiply_panel(const Chain<T>& chain, const Parts& rows, int64_t k, int64_t
         float* c = chain.accumulator + rows.start(p) * stride + left;
         const float* next = p + 1 < rows.count ? c + size * stride : chain.accumulator + left + TILE_COLUMNS;
         if (packing && p == 0)
-            tile(size, depth, a, Packing<T>{packed_b, here.data, more ? later.data : here.data, here.row, depth}, c, stride, resume, next);
+            tile(size, depth, a, Packing<T>{packed_b, here.data, later.data, here.row, depth}, c, stride, resume, next);
         else if (columns == TILE_COLUMNS)
-            tile(size, depth, a, packed(packed_b, later, more, depth, p), c, stride, resume, next);
+            tile(size, depth, a, packed(packed_b, later, depth, p), c, stride, resume, next);
         else
-            edge_tile(size, columns, depth, a, packed(packed_b, later, false, depth, p), c, stride, resume);
+            edge_tile(size, columns, depth, a, packed(packed_b, later, depth, p), c, stride, resume);
     }
 }
 
@@ -197,8 +202,8 @@ void run_chain(const Chain<T>& chain) {
     for (int64_t block = 0; block < blocks.count; ++block) {
         const int64_t k = blocks.start(block), depth = blocks.size(block);
         for (int64_t p = 0; p < rows.count; ++p)
-            pack<ROW_PANEL>(chain.a.at(rows.start(p), k), chain.a.column, chain.a.row, depth, static_cast<int>(rows.size(p)),
-                            packed_a + p * depth * ROW_PANEL);
+            pack<ROW_PANEL>(chain.a.at(rows.start(p), k), chain.a.column, chain.a.row, depth,
+                            static_cast<int>(rows.size(p)), packed_a + p * depth * ROW_PANEL);
         for (int64_t left = 0; left < chain.columns; left += TILE_COLUMNS)
             multiply_panel(chain, rows, k, depth, left, packed_a, packed_b);
     }

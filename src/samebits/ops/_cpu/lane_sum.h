@@ -47,7 +47,9 @@ inline float lane_sum(int64_t width, Step&& step) {
     if (h < width) {
         alignas(64) float kept[LANES];
         for (int j = 0; j < LANE_VECTORS; ++j) store(kept + j * WIDTH, lane[j]);
-        each_vector(width - h, [&](int64_t i, int count) { store_some(kept + i, step(load(kept + i), h + i, count), count); });
+        each_vector(width - h, [&](int64_t i, int count) {
+            store_some(kept + i, step(load(kept + i), h + i, count), count);
+        });
         for (int j = 0; j < LANE_VECTORS; ++j) lane[j] = load(kept + j * WIDTH);
     }
     return fold_by_halves(lane);

@@ -5,6 +5,7 @@ axis, dW and the bias gradient are chains over the rows, which may stop and go o
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ def matmul(a: Tensor, b: Tensor, *, backend: str | None = None) -> Tensor:
     a_MK = _rows("matmul", "a", a)
     check_equal("matmul", "the last axis of a", a_MK.shape[1], "the first axis of b", b.shape[0])
     y_MN: Tensor = torch.ops.samebits.gemm(a_MK, b, None, backend)
-    return y_MN.reshape(*a.shape[:-1], b.shape[1])
+    return y_MN if a.dim() == 2 else y_MN.reshape(*a.shape[:-1], b.shape[1])
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: str | None = None) -> Tensor:
@@ -36,7 +37,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: st
         check_dimensions("linear", "bias", bias, 1)
         check_equal("linear", "the length of bias", bias.shape[0], "the first axis of weight", weight.shape[0])
     y_MN: Tensor = torch.ops.samebits.gemm(x_MK, weight.T, bias, backend)
-    return y_MN.reshape(*x.shape[:-1], weight.shape[0])
+    return y_MN if x.dim() == 2 else y_MN.reshape(*x.shape[:-1], weight.shape[0])
 
 
 def matmul_accumulate_(accumulator: Tensor, a: Tensor, b: Tensor, *, backend: str | None = None) -> Tensor:
@@ -60,6 +61,7 @@ def _rows(operator: str, name: str, tensor: Tensor) -> Tensor:
     return tensor if tensor.dim() == 2 else tensor.reshape(tensor.shape[:-1].numel(), tensor.shape[-1])
 
 
+@cache
 def _kernel(backend: str, device: torch.device) -> Any:
     """The backend's gemm. Imported when first used: Triton is not there on every machine."""
     if backend == "cpu":

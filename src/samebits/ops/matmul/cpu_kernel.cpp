@@ -23,7 +23,8 @@ Tiling choose_tiling(int64_t rows, int64_t columns, int32_t threads) {
 }
 
 template <class T, class Out>
-void finish(const float* accumulator, int64_t stride, const T* bias, Out* out, int64_t out_stride, int64_t rows, int64_t columns) {
+void finish(const float* accumulator, int64_t stride, const T* bias, Out* out, int64_t out_stride, int64_t rows,
+            int64_t columns) {
     for (int64_t i = 0; i < rows; ++i) {
         for (int64_t j = 0; j < columns; j += WIDTH) {
             const int count = static_cast<int>(std::min<int64_t>(WIDTH, columns - j));
@@ -35,7 +36,8 @@ void finish(const float* accumulator, int64_t stride, const T* bias, Out* out, i
 }
 
 template <class T, class Out>
-void product(int64_t m, int64_t n, int64_t k, View<T> a, View<T> b, const T* bias, float* resumed, Out* out, int32_t threads) {
+void product(int64_t m, int64_t n, int64_t k, View<T> a, View<T> b, const T* bias, float* resumed, Out* out,
+             int32_t threads) {
     constexpr bool direct = std::is_same_v<Out, float>;
     if (m == 1 && single_row(n, k, a, b, bias, resumed, out, threads)) return;
     const Tiling tiling = choose_tiling(m, n, threads);
@@ -44,7 +46,8 @@ void product(int64_t m, int64_t n, int64_t k, View<T> a, View<T> b, const T* bia
     parallel_for(row_tiles * column_tiles, threads, [&](int64_t task) {
         const int64_t row = task % row_tiles * tiling.rows, column = task / row_tiles * tiling.columns;
         const int64_t rows = std::min(tiling.rows, m - row), columns = std::min(tiling.columns, n - column);
-        Chain<T> chain{rows, columns, k, {a.at(row, 0), a.row, a.column}, {b.at(0, column), b.row, b.column}, nullptr, n, false};
+        const View<T> a_tile{a.at(row, 0), a.row, a.column}, b_tile{b.at(0, column), b.row, b.column};
+        Chain<T> chain{rows, columns, k, a_tile, b_tile, nullptr, n, false};
         if (resumed != nullptr) {
             chain.accumulator = resumed + row * n + column;
             chain.resume = true;
@@ -65,8 +68,8 @@ void product(int64_t m, int64_t n, int64_t k, View<T> a, View<T> b, const T* bia
 }
 
 template <class T>
-void product_to(int32_t out_format, int64_t m, int64_t n, int64_t k, View<T> a, View<T> b, const T* bias, float* resumed, void* out,
-                int32_t threads) {
+void product_to(int32_t out_format, int64_t m, int64_t n, int64_t k, View<T> a, View<T> b, const T* bias, float* resumed,
+                void* out, int32_t threads) {
     if (out_format == FLOAT32)
         product(m, n, k, a, b, bias, resumed, static_cast<float*>(out), threads);
     else if constexpr (std::is_same_v<T, float>)
@@ -86,7 +89,8 @@ SAMEBITS_EXPORT int32_t SAMEBITS_NAME(matmul)(int32_t format, int32_t out_format
         const auto run = [&](auto zero) {
             using T = decltype(zero);
             product_to<T>(out_format, m, n, k, {static_cast<const T*>(a), a_row, a_column},
-                          {static_cast<const T*>(b), b_row, b_column}, static_cast<const T*>(bias), accumulator, out, threads);
+                          {static_cast<const T*>(b), b_row, b_column}, static_cast<const T*>(bias), accumulator, out,
+                          threads);
         };
         if (format == FLOAT32) run(float{});
         else if (format == BFLOAT16) run(BFloat16{});

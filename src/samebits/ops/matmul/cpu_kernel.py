@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from samebits.ops._cpu import format_of, run
+from samebits.ops._cpu import FORMATS, pointer, run
 
 
 def gemm(a_MK: Tensor, b_KN: Tensor, *, bias_N: Tensor | None = None, accumulator_MN: Tensor | None = None) -> Tensor:
@@ -14,9 +14,10 @@ def gemm(a_MK: Tensor, b_KN: Tensor, *, bias_N: Tensor | None = None, accumulato
     out = accumulator_MN if accumulator_MN is not None else torch.empty(rows, columns, dtype=a_MK.dtype)
     if bias_N is not None:
         bias_N = bias_N.contiguous()
+    resumed = accumulator_MN is not None
     run(
-        "matmul", format_of(a_MK), format_of(out), rows, columns, depth,
-        a_MK, a_MK.stride(0), a_MK.stride(1), b_KN, b_KN.stride(0), b_KN.stride(1),
-        bias_N, accumulator_MN, None if accumulator_MN is not None else out,
+        "matmul", "iiqqqpqqpqqppp", FORMATS[a_MK.dtype], FORMATS[out.dtype], rows, columns, depth,
+        a_MK.data_ptr(), *a_MK.stride(), b_KN.data_ptr(), *b_KN.stride(),
+        pointer(bias_N), pointer(accumulator_MN), None if resumed else out.data_ptr(),
     )  # fmt: skip
     return out

@@ -5,6 +5,7 @@ by halves. The weight's gradient is a chain over rows that may stop and go on in
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -74,6 +75,7 @@ def _check(
     return x.reshape(-1, width), None if residual is None else residual.reshape(-1, width), backend
 
 
+@cache
 def _kernel(backend: str, device: torch.device) -> Any:
     """The backend's module. Imported when first used: Triton is not there on every machine."""
     if backend == "cpu":

@@ -7,11 +7,9 @@
 namespace {
 using namespace samebits;
 
-// Speed only: elements of one task, columns whose weight gradients stay in the first cache, and the output size from
-// which stores bypass the caches, since nothing written would still be there when it is read.
+// Speed only: elements of one task, and columns whose weight gradients stay in the first cache.
 constexpr int64_t TASK_ELEMENTS = 1 << 16;
 constexpr int64_t WEIGHT_COLUMNS = 2048;
-constexpr int64_t BYPASS_BYTES = 8 << 20;
 
 template <class T>
 Floats load_part(const T* p, int count) {
@@ -24,18 +22,10 @@ void store_part(T* p, Floats value, int count) {
 
 template <class Body>
 void each_row(int64_t rows, int64_t width, int32_t threads, Body&& body) {
-    const int64_t share = std::clamp<int64_t>(TASK_ELEMENTS / width, 1, (rows + threads - 1) / threads);
+    const int64_t share = std::max<int64_t>(1, std::min(TASK_ELEMENTS / width, (rows + threads - 1) / threads));
     parallel_for((rows + share - 1) / share, threads, [&](int64_t task) {
         for (int64_t row = task * share; row < std::min(rows, (task + 1) * share); ++row) body(row);
-        fence();
     });
-}
-
-template <class T>
-bool bypasses(const T* out, int64_t rows, int64_t width) {
-    const int64_t line = 64 / static_cast<int64_t>(sizeof(T));
-    return rows * width * static_cast<int64_t>(sizeof(T)) >= BYPASS_BYTES && width % line == 0 &&
-           reinterpret_cast<uintptr_t>(out) % 64 == 0;
 }
 
 template <class T>
@@ -58,7 +48,6 @@ float row_rstd(int64_t width, const T* x, float eps) {
 template <class T>
 void forward(int64_t rows, int64_t width, const T* x, const T* weight, const T* residual, float eps, T* y, float* rstd,
              T* hidden, int32_t threads) {
-    const bool bypass = bypasses(y, rows, width);
     each_row(rows, width, threads, [&](int64_t row) {
         const T* source = x + row * width;
         T* out = y + row * width;
@@ -68,34 +57,31 @@ void forward(int64_t rows, int64_t width, const T* x, const T* weight, const T* 
         }
         rstd[row] = row_rstd(width, source, eps);
         const Floats scale = broadcast(rstd[row]);
-        const auto normed = [&](int64_t h, int count) {
-            return mul(mul(load_part(source + h, count), scale), load_part(weight + h, count));
-        };
-        if (bypass) each_vector(width, [&](int64_t h, int) { store_past_caches(out + h, normed(h, WIDTH)); });
-        else each_vector(width, [&](int64_t h, int count) { store_part(out + h, normed(h, count), count); });
+        each_vector(width, [&](int64_t h, int count) {
+            store_part(out + h, mul(mul(load_part(source + h, count), scale), load_part(weight + h, count)), count);
+        });
     });
 }
 
 template <class T>
 void backward_input(int64_t rows, int64_t width, const T* dy, const T* x, const T* weight, const float* rstd,
                     const T* dhidden, T* dx, int32_t threads) {
-    const bool bypass = bypasses(dx, rows, width);
     each_row(rows, width, threads, [&](int64_t row) {
         const int64_t start = row * width;
         const Floats scale = broadcast(rstd[row]);
-        const auto gradient = [&](int64_t h, int count) { return mul(load_part(dy + start + h, count), load_part(weight + h, count)); };
+        const auto gradient = [&](int64_t h, int count) {
+            return mul(load_part(dy + start + h, count), load_part(weight + h, count));
+        };
         const auto normed = [&](int64_t h, int count) { return mul(load_part(x + start + h, count), scale); };
         const float dot = lane_sum(
             width, [&](Floats sum, int64_t h, int count) { return fma(gradient(h, count), normed(h, count), sum); });
         // The product with -mean is the product of -xhat with mean.
         const Floats minus_mean = broadcast(-(dot * (1.0f / static_cast<float>(width))));
-        const auto input_gradient = [&](int64_t h, int count) {
+        each_vector(width, [&](int64_t h, int count) {
             const Floats value = mul(scale, fma(normed(h, count), minus_mean, gradient(h, count)));
-            return dhidden == nullptr ? value : add(value, load_part(dhidden + start + h, count));
-        };
-        T* out = dx + start;
-        if (bypass) each_vector(width, [&](int64_t h, int) { store_past_caches(out + h, input_gradient(h, WIDTH)); });
-        else each_vector(width, [&](int64_t h, int count) { store_part(out + h, input_gradient(h, count), count); });
+            const bool more = dhidden != nullptr;
+            store_part(dx + start + h, more ? add(value, load_part(dhidden + start + h, count)) : value, count);
+        });
     });
 }
 
@@ -139,7 +125,7 @@ SAMEBITS_EXPORT int32_t SAMEBITS_NAME(rmsnorm_forward)(int32_t format, int64_t r
                                                        const void* weight, const void* residual, float eps, void* y,
                                                        float* rstd, void* hidden, int32_t threads) {
     return guarded([&] {
-        if ((residual == nullptr) != (hidden == nullptr)) throw Error("residual and hidden are given together or not at all");
+        if ((residual == nullptr) != (hidden == nullptr)) throw Error("residual and hidden must be given together");
         with_format(format, rows, width, [&](auto zero) {
             using T = decltype(zero);
             forward(rows, width, static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<const T*>(residual),

@@ -97,14 +97,6 @@ inline void store_some(BFloat16* p, Floats a, int count) {
 inline void store_some(Half* p, Floats a, int count) {
     _mm256_mask_storeu_epi16(p, first(count), _mm512_cvtps_ph(a.v, NEAREST));
 }
-inline void store_past_caches(float* p, Floats a) { _mm512_stream_ps(p, a.v); }
-inline void store_past_caches(BFloat16* p, Floats a) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_bfloat16(a));
-}
-inline void store_past_caches(Half* p, Floats a) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, NEAREST));
-}
-inline void fence() { _mm_sfence(); }
 // Row i, column j  <->  row j, column i.
 inline void transpose(Floats (&r)[WIDTH]) {
     __m512 pair[16];
@@ -216,12 +208,6 @@ inline void transpose(Floats (&r)[WIDTH]) {
 #endif
 
 #if !defined(__AVX512F__)
-// Stores that leave the caches alone, and the fence that orders them, are a matter of speed; only AVX-512 has them here.
-template <class T>
-inline void store_past_caches(T* p, Floats a) {
-    store(p, a);
-}
-inline void fence() {}
 // Tails go through a small buffer: slower than a masked load, equal in bits.
 template <class T>
 inline Floats load_some(const T* p, int count) {
