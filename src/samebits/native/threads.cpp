@@ -7,6 +7,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -66,7 +67,7 @@ class Pool {
                 wanted_ = helpers;
                 generation_.fetch_add(1, std::memory_order_release);
             }
-            wake_.notify_all();
+            for (int32_t i = 0; i < helpers; ++i) workers_[static_cast<size_t>(i)]->wake.notify_one();
             work(job, 0);
             {
                 // Whoever has not begun by now is not waited for: on a busy machine waking up takes longer than small jobs.
@@ -84,22 +85,29 @@ class Pool {
         if (busy_.load(std::memory_order_acquire) != 0) sched_yield();
     }
 
+    // Each has its own bell: a worker that a job has no use for must neither wake nor spin beside those at work.
+    struct Worker {
+        std::condition_variable wake;
+    };
+
     void start_worker() {
         const int32_t number = static_cast<int32_t>(workers_.size()) + 1;
         const uint64_t seen = generation_.load(std::memory_order_acquire);
-        workers_.emplace_back([this, number, seen] { serve(number, seen); });
-        workers_.back().detach();
+        workers_.push_back(std::make_unique<Worker>());
+        std::thread([this, number, seen, self = workers_.back().get()] { serve(number, seen, *self); }).detach();
     }
 
-    void serve(int32_t number, uint64_t seen) {
+    void serve(int32_t number, uint64_t seen, Worker& self) {
         for (;;) {
             for (int i = 0; i < SPINS && generation_.load(std::memory_order_acquire) == seen; ++i) pause_briefly();
             Job* job = nullptr;
             {
                 std::unique_lock<std::mutex> lock(mutex_);
-                wake_.wait(lock, [&] { return generation_.load(std::memory_order_acquire) != seen; });
+                self.wake.wait(lock, [&] {
+                    return number <= wanted_ && generation_.load(std::memory_order_acquire) != seen;
+                });
                 seen = generation_.load(std::memory_order_acquire);
-                if (number <= wanted_) job = job_;
+                job = job_;
                 if (job != nullptr) busy_.fetch_add(1, std::memory_order_relaxed);
             }
             if (job != nullptr) {
@@ -111,8 +119,7 @@ class Pool {
 
     std::mutex owner_;
     std::mutex mutex_;
-    std::condition_variable wake_;
-    std::vector<std::thread> workers_;
+    std::vector<std::unique_ptr<Worker>> workers_;
     Job* job_ = nullptr;
     int32_t wanted_ = 0;
     std::atomic<uint64_t> generation_{0};

@@ -17,6 +17,9 @@ from samebits.numerics.fma import fma32
 # Decides bits: how many partial sums a row has. Part of the order `lanes-256`.
 LANES = 256
 
+# Infinities, and what comes of them, are data like any other.
+_quietly = np.errstate(invalid="ignore", over="ignore")
+
 
 def lanes_sum(a_MH: np.ndarray, b_MH: np.ndarray) -> np.ndarray:
     """sum_h a*b of every row, in the order above."""
@@ -33,6 +36,7 @@ def lanes_sum(a_MH: np.ndarray, b_MH: np.ndarray) -> np.ndarray:
     return lanes_ML[:, 0]
 
 
+@_quietly
 def forward(x_MH: Tensor, weight_H: Tensor, eps: float, residual_MH: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """(y, rstd, hidden): hidden is x, or round(x + residual)."""
     hidden_MH = x_MH if residual_MH is None else x_MH + residual_MH
@@ -46,6 +50,7 @@ def forward(x_MH: Tensor, weight_H: Tensor, eps: float, residual_MH: Tensor | No
     return _like(y_MH, x_MH), torch.from_numpy(rstd_M).to(x_MH.device), hidden_MH
 
 
+@_quietly
 def backward_input(
     dy_MH: Tensor, hidden_MH: Tensor, weight_H: Tensor, rstd_M: Tensor, dhidden_MH: Tensor | None
 ) -> Tensor:
@@ -61,6 +66,7 @@ def backward_input(
     return _like(dx_MH if dhidden_MH is None else dx_MH + _float32(dhidden_MH), hidden_MH)
 
 
+@_quietly
 def backward_weight(dy_MH: Tensor, hidden_MH: Tensor, rstd_M: Tensor, accumulator_H: Tensor) -> None:
     """The chain over rows, resumed from the accumulator, in place."""
     if dy_MH.dtype == torch.float64:
