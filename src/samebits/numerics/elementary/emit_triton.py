@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from samebits.numerics.elementary.program import Kind, Program, Value
+from samebits.numerics.elementary.program import INFIX, Kind, Program, Value
 
 OPENING: Final = '''\
 """Elementary functions for Triton kernels, on blocks of float32; bits equal to numpy's and C++'s.
@@ -19,22 +19,6 @@ import triton
 import triton.language as tl
 '''
 TYPES: Final = {Kind.FLOAT: "tl.float32", Kind.UNSIGNED: "tl.uint32", Kind.SIGNED: "tl.int32", Kind.TRUTH: "tl.int1"}
-INFIX: Final = {
-    "mul": "*",
-    "add": "+",
-    "sub": "-",
-    "int_mul": "*",
-    "int_add": "+",
-    "int_sub": "-",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "shift_left": "<<",
-    "shift_right": ">>",
-    "less": "<",
-    "less_equal": "<=",
-    "equal": "==",
-}
 CALLS: Final = {"fma": "tl.fma", "select": "tl.where", "multiply_high": "tl.umulhi"}
 CASTS: Final = {
     "to_bits": "tl.uint32, bitcast=True",

@@ -34,6 +34,23 @@ class ProgramError(ValueError):
 # Operations whose result is a fresh rounding or a yes/no answer: nothing of a product shows through them.
 ENDS_PRODUCT: Final = {"fma", "add", "sub", "less", "less_equal", "equal"}
 SHIFTS: Final = {"shift_left", "shift_right"}
+# Operations that C++ and Triton write alike, between their operands.
+INFIX: Final = {
+    "mul": "*",
+    "add": "+",
+    "sub": "-",
+    "int_mul": "*",
+    "int_add": "+",
+    "int_sub": "-",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "shift_left": "<<",
+    "shift_right": ">>",
+    "less": "<",
+    "less_equal": "<=",
+    "equal": "==",
+}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
