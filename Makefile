@@ -45,7 +45,7 @@ bench: $(READY)
 
 bench-gpu:
 	PYTHONPATH=src $(GPU_PYTHON) -m samebits.native.build
-	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_matmul.py
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_matmul.py --output benchmarks/results/h200_matmul.json
 
 # The C++ and Triton forms of the elementary functions, from their one definition.
 generate: $(READY)

@@ -29,6 +29,8 @@ FAULTS = {
     "misspelt inner key": ("promise: repeat,", "promises: repeat,", "unknown key 'promises'"),
     "repeated key": ("prefix: MM", "prefix: MM\nprefix: MM", "key 'prefix' stands twice"),
     "missing key": ("version: 1.0.0\n", "", "key 'version' is missing"),
+    "version": ("version: 1.0.0", "version: newest", "version must look like 1.0.0"),
+    "dangling dependency": ("depends_on: []", "depends_on: [nowhere]", "depends_on names 'nowhere'"),
     "unknown promise": ("promise: repeat", "promise: fast", "unknown promise 'fast'"),
     "unknown order": ("cpu: {float32: chain-1", "cpu: {float32: chain-9", "unknown order 'chain-9'"),
     "unknown format": ("formats: [float32, bfloat16]", "formats: [float8]", "unknown format 'float8'"),

@@ -99,6 +99,17 @@ def load_contract(path: Path) -> Contract:
     plain = {name: document[name] for name in ("contract", "prefix", "version", "depends_on")}
     for name in ("contract", "prefix", "version"):
         _expect(isinstance(plain[name], str), path, document.lines[name], f"{name} must be text, got {plain[name]!r}")
+    _expect(re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", plain["version"]) is not None, path, document.lines["version"],
+            f"version must look like 1.0.0, got {plain['version']!r}")  # fmt: skip
+    _expect(isinstance(plain["depends_on"], list), path, document.lines["depends_on"], "depends_on must be a list")
+    for name in plain["depends_on"]:
+        known = isinstance(name, str) and (path.parent.parent / name / path.name).is_file()
+        _expect(
+            known,
+            path,
+            document.lines["depends_on"],
+            f"depends_on names {name!r}; no such contract lies beside this one",
+        )
     contract = Contract(path=path, **plain, **sections)
     _resolve(contract, document)
     return contract
