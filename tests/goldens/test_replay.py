@@ -79,9 +79,15 @@ def test_the_record_says_where_it_comes_from() -> None:
     assert set(facts["outputs"]) == set(RECORDED.files)
 
 
+def finite(name: str) -> int:
+    return int(np.isfinite(RECORDED[name].view(np.float32)).sum())
+
+
 def test_the_data_is_not_trivial() -> None:
-    """Infinities, NaNs and subnormals really occur among the recorded outputs."""
+    """Infinities, NaNs and finite sums all occur. Of the subnormal recipe only some sums stay finite: its large elements
+    lift most of them beyond float32, so it says little of sums that are themselves subnormal."""
     infinite = torch.from_numpy(RECORDED["infinite.accumulator"].view(np.float32))
     assert bool(infinite.isinf().any()) and bool(infinite.isnan().any()) and bool(infinite.isfinite().any())
-    subnormal = np.abs(RECORDED["subnormal.accumulator"].view(np.float32))
-    assert ((subnormal > 0) & (subnormal < 2.0**-126)).any() or np.isfinite(subnormal).any()
+    assert finite("subnormal.accumulator") >= 500
+    for recipe in ("normal", "wide", "cancelling"):
+        assert finite(f"{recipe}.accumulator") == RECORDED[f"{recipe}.accumulator"].size
