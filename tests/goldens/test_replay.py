@@ -84,7 +84,7 @@ def finite(name: str) -> int:
 
 
 def test_the_data_is_not_trivial() -> None:
-    """Infinities, NaNs and finite sums all occur. Of the subnormal recipe only some sums stay finite: its large elements
+    """Infinities, NaNs and finite sums all occur. Of the subnormal recipe only some sums stay finite: its large ones
     lift most of them beyond float32, so it says little of sums that are themselves subnormal."""
     infinite = torch.from_numpy(RECORDED["infinite.accumulator"].view(np.float32))
     assert bool(infinite.isinf().any()) and bool(infinite.isnan().any()) and bool(infinite.isfinite().any())
