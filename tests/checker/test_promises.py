@@ -52,9 +52,9 @@ def test_every_promise_of_a_contract_has_a_check_and_every_check_is_a_promise() 
 
 
 def test_a_promise_without_a_check_is_never_a_pass() -> None:
-    finding = judge(dataclasses.replace(ALL[0], promise="cache"))
+    finding = judge(dataclasses.replace(ALL[0], promise="tensor"))
     assert finding.verdict is Verdict.COULD_NOT_BE_JUDGED
-    assert finding.detail == "no check for 'cache' exists yet"
+    assert finding.detail == "no check for 'tensor' exists yet"
 
 
 def test_a_fault_that_survives_fails_the_promise() -> None:

@@ -98,6 +98,8 @@ def pad(door: Door, arguments: Arguments, before: int, after: int, fill: float) 
 
 
 def pad_rows(tensor: Tensor, before: int, after: int, fill: float) -> Tensor:
+    """Rows of `fill` around a tensor; of token 0, position 0 and the like around whole numbers."""
+    fill = fill if tensor.is_floating_point() else 0
     padded = tensor.new_full((before + tensor.shape[0] + after, *tensor.shape[1:]), fill)
     padded[before : before + tensor.shape[0]] = tensor
     return padded

@@ -80,7 +80,7 @@ def prepare(setting: Setting, case: Case) -> Prepared:
     made = setting.door.make(case.shape, case.recipe, case.format, case.seed)
     arguments = {name: value.to(setting.device) for name, value in made.items()}
     with torch.no_grad():
-        output = setting.call(*arguments.values())
+        output = setting.call(*(value.clone() for value in arguments.values()))
     if not output.dim() or output.shape[0] != case.shape[0]:
         raise CallError(
             f"returned shape {list(output.shape)} for {case.shape[0]} rows; the first axis must be the rows"
@@ -91,7 +91,7 @@ def prepare(setting: Setting, case: Case) -> Prepared:
 def drive(setting: Setting, arguments: Arguments, dy: Tensor, wanted: Sequence[str]) -> Results:
     """The output, and the gradients of the `wanted` arguments where the door has gradients."""
     door = setting.door
-    wanted = wanted if door.differentiable else ()
+    wanted = [name for name in wanted if name not in door.without_gradient] if door.differentiable else []
     given = {name: value.detach().requires_grad_(name in wanted) for name, value in arguments.items()}
     output = setting.call(*given.values())
     results = {OUTPUT: output.detach()}
@@ -105,7 +105,7 @@ def drive(setting: Setting, arguments: Arguments, dy: Tensor, wanted: Sequence[s
 
 
 def everything(door: Door) -> tuple[str, ...]:
-    """All arguments whose gradients can be asked for."""
+    """All arguments, those without a gradient too: `drive` knows which they are."""
     return (*door.row_arguments, *door.shared_arguments)
 
 
@@ -120,6 +120,13 @@ def difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor], rows: Se
         if expected.shape != found.shape or expected.dtype != found.dtype:
             sides = [f"{list(side.shape)} {str(side.dtype).removeprefix('torch.')}" for side in (expected, found)]
             return f"{label(name)}: {sides[0]} != {sides[1]}"
+        if not expected.is_floating_point():
+            places = torch.nonzero(expected != found)
+            if len(places):
+                index = tuple(places[0].tolist())
+                at = f"first {list(index)}: {expected[index]} != {found[index]}"
+                return f"{label(name)}: {len(places)} of {expected.numel()} differ; {at}"
+            continue
         differs = compare(expected, found)
         if differs is not None:
             if rows is not None:

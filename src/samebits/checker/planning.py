@@ -183,7 +183,10 @@ def _with_what_it_has(setting: Setting, case: Case) -> Door:
         return door
     made = door.make(case.shape, case.recipe, case.format, case.seed)
     try:
-        output = setting.call(*(value.to(setting.device).requires_grad_() for value in made.values()))
+        given = [
+            value.to(setting.device).requires_grad_(name not in door.without_gradient) for name, value in made.items()
+        ]
+        output = setting.call(*given)
     except CallError:
         return door  # the first promise will say what it raised
     return door if output.requires_grad else replace(door, differentiable=False)

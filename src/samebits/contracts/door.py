@@ -4,8 +4,8 @@ A room describes each of its functions by one Door; the checker knows doors and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +16,9 @@ from samebits.numerics.probes import Encoding
 Arguments: TypeAlias = dict[str, Tensor]
 Function: TypeAlias = Callable[..., Tensor]
 Probe: TypeAlias = Callable[[np.ndarray], float]
+# (function, arguments, cotangent, backend) -> (words, "output" and gradients by argument's name), all or some of them,
+# each with the shape that the plain call gives it.
+Forms: TypeAlias = Callable[[Function, Arguments, Tensor, str], Iterator[tuple[str, dict[str, Tensor]]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +49,11 @@ class Door:
     """(backend, format) -> launch numbers that must not change a bit."""
     differentiable: bool = True
     """Whether gradients are judged too."""
+    without_gradient: tuple[str, ...] = ()
+    """Arguments that are numbers of rows, tokens or positions: nothing flows back into them."""
+    forms: Mapping[str, Forms] = field(default_factory=dict)
+    """Promise to other ways of asking for the same result, where rows are more than independent: a prompt in chunks,
+    a cache, a packed batch. Judged in addition to what the checker does by itself."""
     probe: Callable[[Function, int, int, int, str, str], Probe] | None = None
     """(function, terms, rows, row, format, device) -> a callable that adds `terms` numbers as `row` of `rows` does.
     None where the function's output does not show its sum."""

@@ -1,6 +1,7 @@
 """One function a promise, and the closed table that pairs them with the words of the contract language.
 
 rows.py      batch, padding, chunk: what may not change a row
+forms.py     cache, and the same three where a door knows other ways to ask
 sums.py      micro: what may not change a sum over rows
 launch.py    repeat, tile, device: what may not change anything
 accuracy.py  accuracy: the bound that follows from the order
@@ -15,6 +16,7 @@ from samebits.checker.cases import Case
 from samebits.checker.driving import CallError, Setting
 from samebits.checker.outcome import CaseError, Compared
 from samebits.checker.promises.accuracy import accuracy
+from samebits.checker.promises.forms import forms
 from samebits.checker.promises.launch import device, repeat, tile
 from samebits.checker.promises.orders import order
 from samebits.checker.promises.rows import batch, chunk, padding
@@ -39,9 +41,10 @@ def _case_by_case(check: Callable[[Setting, Case], Iterator[Compared]]) -> Check
 # A promise of the language that is missing here cannot be judged yet; it never passes.
 CHECKS: dict[str, Check] = {
     "repeat": repeat,
-    "batch": _case_by_case(batch),
-    "padding": _case_by_case(padding),
-    "chunk": _case_by_case(chunk),
+    "batch": _case_by_case(forms("batch", batch)),
+    "padding": _case_by_case(forms("padding", padding)),
+    "chunk": _case_by_case(forms("chunk", chunk)),
+    "cache": _case_by_case(forms("cache")),
     "micro": _case_by_case(micro),
     "tile": _case_by_case(tile),
     "device": _case_by_case(device),

@@ -105,7 +105,7 @@ def _padded_sums(setting: Setting, case: Case, arguments: Arguments, dy: Tensor)
 def _sums(setting: Setting, arguments: Arguments, dy: Tensor) -> Results:
     """Gradients that are sums over rows."""
     results = drive(setting, arguments, dy, setting.door.shared_arguments)
-    return {name: results[name] for name in setting.door.shared_arguments}
+    return {name: value for name, value in results.items() if name in setting.door.shared_arguments}
 
 
 def chunk(setting: Setting, case: Case) -> Iterator[Compared]:

@@ -100,9 +100,9 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
         return [
             {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
         ]
-    from samebits.ops.rmsnorm.triton_kernel import Launch
+    from samebits.ops._triton.rows import RowLaunch
 
-    return [{"launch": Launch(rows=rows, warps=warps)} for rows, warps in TRITON_ROWS_AND_WARPS]
+    return [{"launch": RowLaunch(rows=rows, warps=warps)} for rows, warps in TRITON_ROWS_AND_WARPS]
 
 
 def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, backend: str) -> dict[str, Tensor]:

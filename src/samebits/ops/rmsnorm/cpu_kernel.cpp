@@ -1,32 +1,13 @@
 // RMSNorm on the CPU: each row is read once from memory and kept in cache for its second pass.
 #include "numerics/elementary/generated.h"
 #include "ops/_cpu/lane_sum.h"
-#include "samebits/abi.h"
-#include "samebits/threads.h"
+#include "ops/_cpu/rows.h"
 
 namespace {
 using namespace samebits;
 
-// Speed only: elements of one task, and columns whose weight gradients stay in the first cache.
-constexpr int64_t TASK_ELEMENTS = 1 << 16;
+// Speed only: columns whose weight gradients stay in the first cache.
 constexpr int64_t WEIGHT_COLUMNS = 2048;
-
-template <class T>
-Floats load_part(const T* p, int count) {
-    return count == WIDTH ? load(p) : load_some(p, count);
-}
-template <class T>
-void store_part(T* p, Floats value, int count) {
-    count == WIDTH ? store(p, value) : store_some(p, value, count);
-}
-
-template <class Body>
-void each_row(int64_t rows, int64_t width, int32_t threads, Body&& body) {
-    const int64_t share = std::max<int64_t>(1, std::min(TASK_ELEMENTS / width, (rows + threads - 1) / threads));
-    parallel_for((rows + share - 1) / share, threads, [&](int64_t task) {
-        for (int64_t row = task * share; row < std::min(rows, (task + 1) * share); ++row) body(row);
-    });
-}
 
 template <class T>
 void add_row(int64_t width, const T* x, const T* residual, T* hidden) {
@@ -105,17 +86,6 @@ void backward_weight(int64_t rows, int64_t width, const T* dy, const T* x, const
             });
         }
     });
-}
-
-// Runs body(zero of the storage type) for a format number.
-template <class Body>
-void with_format(int32_t format, int64_t rows, int64_t width, Body&& body) {
-    if (rows < 0) throw Error("rows must be at least 0, got " + std::to_string(rows));
-    if (width < 1) throw Error("width must be at least 1, got " + std::to_string(width));
-    if (format == FLOAT32) body(float{});
-    else if (format == BFLOAT16) body(BFloat16{});
-    else if (format == FLOAT16) body(Half{});
-    else throw Error("format must be 0 (float32), 1 (bfloat16) or 2 (float16), got " + std::to_string(format));
 }
 
 }  // namespace

@@ -5,7 +5,6 @@ alone: no sum is left to a reduction whose order the compiler would choose."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from samebits.numerics.elementary.triton_generated import rsqrt
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import run
-from samebits.ops.launching import forced
+from samebits.ops._triton.rows import RowLaunch, aligned, block_of, fold_by_halves, forced_launch, pointers_at
 
 # M rows, H the normalised axis.
 
@@ -24,54 +23,8 @@ from samebits.ops.launching import forced
 LANES: Final = 256
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Launch:
-    """Decides speed, never bits."""
-
-    rows: int = 4
-    """Rows of a tile."""
-    columns: int = 32
-    """Columns of a tile; the kernels that sum over the row always take a block of LANES columns."""
-    warps: int = 4
-    stages: int = 2
-
-
-ROW_LAUNCH: Final = Launch(rows=1, warps=4)
-WEIGHT_LAUNCH: Final = Launch(rows=128, columns=32, warps=4, stages=3)
-
-
-@triton.jit
-def one_addition(low, high):
-    return low + high
-
-
-@triton.jit
-def fold_by_halves(lanes, ROWS: tl.constexpr):
-    """256 lanes to one sum: lane l takes lane l + 128, then l + 64, and so on down to l + 1.
-
-    Each reduction is over two elements, hence one addition: there is no order left for the compiler to choose."""
-    for step in tl.static_range(8):
-        lanes = tl.reduce(tl.reshape(lanes, (ROWS, 2, 128 >> step)), 1, one_addition)
-    return tl.reshape(lanes, (ROWS,))
-
-
-@triton.jit
-def pointers_at(ptr, offsets, ALIGNED: tl.constexpr):
-    """Addresses of a block; ALIGNED: base and row length are multiples of 16 bytes, so accesses can be as wide."""
-    pointers = ptr + offsets
-    if ALIGNED:
-        pointers = tl.multiple_of(pointers, (16, 16))
-    return pointers
-
-
-@triton.jit
-def block_of(rows, start, M, H, WIDTH: tl.constexpr, ALIGNED: tl.constexpr):
-    """Offsets of a (rows, WIDTH) block of an (M, H) matrix, which part of it exists, and its columns."""
-    columns = start + tl.arange(0, WIDTH)
-    # A multiple of 8 in a form that the compiler can see.
-    length = H // 8 * 8 if ALIGNED else H
-    offsets = rows[:, None].to(tl.int64) * length + columns[None, :]
-    return offsets, (rows < M)[:, None] & (columns < length)[None, :], columns
+ROW_LAUNCH: Final = RowLaunch(rows=1, warps=4)
+WEIGHT_LAUNCH: Final = RowLaunch(rows=128, columns=32, warps=4, stages=3)
 
 
 @triton.jit
@@ -172,19 +125,8 @@ def rmsnorm_backward_weight(
     tl.store(accumulator_ptr + columns[None, :], accumulator, mask=(columns < H)[None, :])
 
 
-def forced_launch() -> Launch | None:
-    """The launch that a checker forces on every call, if it is one of this room's."""
-    launch = forced("launch")
-    return launch if isinstance(launch, Launch) else None
-
-
-def aligned(*tensors: Tensor | None) -> bool:
-    """Whether rows of H elements can be read eight at a time."""
-    return all(x is None or (x.data_ptr() % 16 == 0 and x.shape[-1] % 8 == 0) for x in tensors)
-
-
 def forward(
-    x_MH: Tensor, weight_H: Tensor, eps: float, residual_MH: Tensor | None = None, *, launch: Launch | None = None
+    x_MH: Tensor, weight_H: Tensor, eps: float, residual_MH: Tensor | None = None, *, launch: RowLaunch | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(y, rstd, hidden): hidden is x, or round(x + residual)."""
     launch = launch or forced_launch() or ROW_LAUNCH
@@ -203,7 +145,7 @@ def forward(
 
 def backward_input(
     dy_MH: Tensor, hidden_MH: Tensor, weight_H: Tensor, rstd_M: Tensor, dhidden_MH: Tensor | None = None, *,
-    launch: Launch | None = None,
+    launch: RowLaunch | None = None,
 ) -> Tensor:  # fmt: skip
     """The gradient of hidden, with what flows into hidden from elsewhere added before the rounding."""
     launch = launch or forced_launch() or ROW_LAUNCH
@@ -219,7 +161,7 @@ def backward_input(
 
 
 def backward_weight(
-    dy_MH: Tensor, hidden_MH: Tensor, rstd_M: Tensor, accumulator_H: Tensor, *, launch: Launch | None = None
+    dy_MH: Tensor, hidden_MH: Tensor, rstd_M: Tensor, accumulator_H: Tensor, *, launch: RowLaunch | None = None
 ) -> None:
     """The chain over rows, resumed from the accumulator (float32, contiguous), in place."""
     launch = launch or forced_launch() or WEIGHT_LAUNCH

@@ -1,0 +1,43 @@
+"""The promises that a door itself knows other ways to ask for: a cache, chunks of a prompt, a packed batch.
+
+The plain call is made once; every other form must give its bits, forward and, where the form has them, backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from samebits.checker.cases import Case
+from samebits.checker.driving import CallError, Setting, UnjudgedError, difference, drive, everything, prepare, said
+from samebits.checker.outcome import Compared
+
+CaseCheck = Callable[[Setting, Case], Iterator[Compared]]
+
+
+def forms(promise: str, rows_check: CaseCheck | None = None) -> CaseCheck:
+    """The check of `promise`: that of independent rows, where there is one, and the door's own forms."""
+
+    def check(setting: Setting, case: Case) -> Iterator[Compared]:
+        if promise not in setting.door.forms and rows_check is None:
+            raise UnjudgedError(f"{setting.door.name} knows no other form of a call that would try {promise!r}")
+        if rows_check is not None:
+            yield from rows_check(setting, case)
+        if promise in setting.door.forms:
+            yield from _other_forms(promise, setting, case)
+
+    return check
+
+
+def _other_forms(promise: str, setting: Setting, case: Case) -> Iterator[Compared]:
+    prepared = prepare(setting, case)
+    arguments, dy = prepared.arguments, prepared.cotangent
+    whole = drive(setting, arguments, dy, everything(setting.door))
+    found = setting.door.forms[promise](setting.function, arguments, dy, setting.backend)
+    while True:
+        try:
+            words, results = next(found)
+        except StopIteration:
+            return
+        except Exception as error:  # the function under judgement ran in there: what it raises is a finding
+            raise CallError(f"raised {said(error)}") from error
+        differs = difference({name: whole[name] for name in results}, results)
+        yield Compared(case, f"{words} against one plain call: {differs}" if differs else "")
