@@ -1,0 +1,92 @@
+"""The door of GELU: `gelu(x, approximate)`, by the error function or by its tanh approximation, and its gradient.
+
+An element's bits depend on that element alone. -inf gives NaN (infinity times zero) and +inf gives +inf, both with a
+gradient of NaN; with "tanh" the gradient is NaN, too, where x*x leaves float32 (|x| above 1.8e19)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.ops.arguments import check_tensors, choose_backend
+from samebits.ops.registering import register
+
+APPROXIMATIONS = ("none", "tanh")
+
+
+def gelu(x: Tensor, approximate: str = "none", *, backend: str | None = None) -> Tensor:
+    """x/2 (1 + erf(x / sqrt 2)), or with "tanh": x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); any shape."""
+    backend = choose_backend("gelu", x, backend)
+    check_tensors("gelu", backend, {"x": x})
+    if approximate not in APPROXIMATIONS:
+        raise ValueError(f"gelu: approximate is {approximate!r}; allowed: {', '.join(APPROXIMATIONS)}")
+    y: Tensor = torch.ops.samebits.gelu(x, approximate == "tanh", backend)
+    return y
+
+
+@cache
+def _kernel(backend: str, device: torch.device) -> Any:
+    """The backend's module. Imported when first used: Triton is not there on every machine."""
+    if backend == "cpu":
+        from samebits.ops.gelu import cpu_kernel
+
+        return cpu_kernel
+    if backend == "triton":
+        from samebits.ops._triton.device import require_cuda
+
+        require_cuda("gelu", device)
+        from samebits.ops.gelu import triton_kernel
+
+        return triton_kernel
+    from samebits.ops.gelu import reference
+
+    return reference
+
+
+def _gelu(x: Tensor, by_tanh: bool, backend: str) -> Tensor:
+    if x.numel() == 0:
+        return _fresh(x)
+    y: Tensor = _kernel(backend, x.device).forward(x.contiguous(), by_tanh)
+    return y
+
+
+def _gelu_backward(dy: Tensor, x: Tensor, by_tanh: bool, backend: str) -> Tensor:
+    if x.numel() == 0:
+        return _fresh(x)
+    dx: Tensor = _kernel(backend, x.device).backward(dy.contiguous(), x.contiguous(), by_tanh)
+    return dx
+
+
+def _fresh(like: Tensor) -> Tensor:
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+def _gelu_fake(x: Tensor, by_tanh: bool, backend: str) -> Tensor:
+    return _fresh(x)
+
+
+def _gelu_backward_fake(dy: Tensor, x: Tensor, by_tanh: bool, backend: str) -> Tensor:
+    return _fresh(x)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, ctx.by_tanh, ctx.backend = inputs
+    ctx.save_for_backward(x)
+
+
+def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = ctx.saved_tensors
+    return torch.ops.samebits.gelu_backward(dy, x, ctx.by_tanh, ctx.backend), None, None
+
+
+register(
+    "gelu(Tensor x, bool by_tanh, str backend) -> Tensor",
+    run=_gelu, fake=_gelu_fake, setup_context=_setup_context, backward=_backward,
+)  # fmt: skip
+register(
+    "gelu_backward(Tensor dy, Tensor x, bool by_tanh, str backend) -> Tensor",
+    run=_gelu_backward, fake=_gelu_backward_fake,
+)  # fmt: skip

@@ -1,0 +1,90 @@
+"""The door of SwiGLU: `swiglu(gate, up)`, gate * sigmoid(gate) * up, and its gradients.
+
+An element's bits depend on its own gate and up alone. A gate of -inf gives NaN (infinity times zero), one of +inf gives
+an infinity and a gradient of NaN; both stay in their element."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.ops.arguments import check_tensors, choose_backend
+from samebits.ops.registering import register
+
+
+def swiglu(gate: Tensor, up: Tensor, *, backend: str | None = None) -> Tensor:
+    """(gate * sigmoid(gate)) * up, element by element; any shape, the same for both."""
+    backend = choose_backend("swiglu", gate, backend)
+    check_tensors("swiglu", backend, {"gate": gate, "up": up})
+    if gate.shape != up.shape:
+        raise ValueError(f"swiglu: up has shape {tuple(up.shape)}, gate has {tuple(gate.shape)}; they must agree")
+    y: Tensor = torch.ops.samebits.swiglu(gate, up, backend)
+    return y
+
+
+@cache
+def _kernel(backend: str, device: torch.device) -> Any:
+    """The backend's module. Imported when first used: Triton is not there on every machine."""
+    if backend == "cpu":
+        from samebits.ops.swiglu import cpu_kernel
+
+        return cpu_kernel
+    if backend == "triton":
+        from samebits.ops._triton.device import require_cuda
+
+        require_cuda("swiglu", device)
+        from samebits.ops.swiglu import triton_kernel
+
+        return triton_kernel
+    from samebits.ops.swiglu import reference
+
+    return reference
+
+
+def _swiglu(gate: Tensor, up: Tensor, backend: str) -> Tensor:
+    if gate.numel() == 0:
+        return _fresh(gate)
+    y: Tensor = _kernel(backend, gate.device).forward(gate.contiguous(), up.contiguous())
+    return y
+
+
+def _swiglu_backward(dy: Tensor, gate: Tensor, up: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    if gate.numel() == 0:
+        return _fresh(gate), _fresh(up)
+    dgate, dup = _kernel(backend, gate.device).backward(dy.contiguous(), gate.contiguous(), up.contiguous())
+    return dgate, dup
+
+
+def _fresh(like: Tensor) -> Tensor:
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+def _swiglu_fake(gate: Tensor, up: Tensor, backend: str) -> Tensor:
+    return _fresh(gate)
+
+
+def _swiglu_backward_fake(dy: Tensor, gate: Tensor, up: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    return _fresh(gate), _fresh(up)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    gate, up, ctx.backend = inputs
+    ctx.save_for_backward(gate, up)
+
+
+def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    dgate, dup = torch.ops.samebits.swiglu_backward(dy, *ctx.saved_tensors, ctx.backend)
+    return dgate, dup, None
+
+
+register(
+    "swiglu(Tensor gate, Tensor up, str backend) -> Tensor",
+    run=_swiglu, fake=_swiglu_fake, setup_context=_setup_context, backward=_backward,
+)  # fmt: skip
+register(
+    "swiglu_backward(Tensor dy, Tensor gate, Tensor up, str backend) -> (Tensor, Tensor)",
+    run=_swiglu_backward, fake=_swiglu_backward_fake,
+)  # fmt: skip

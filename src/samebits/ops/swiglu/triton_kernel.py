@@ -1,0 +1,54 @@
+"""SwiGLU by Triton: one pass over the elements; the backward pass recomputes the sigmoid instead of storing it.
+
+Knows nothing of autograd, validation or empty tensors; the door does. Block and warps decide speed alone."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from samebits.numerics.elementary.triton_generated import sigmoid
+from samebits.ops._triton.elements import elements_of, load_elements, run_elements, store_elements
+
+
+@triton.jit(do_not_specialize=["N"], do_not_specialize_on_alignment=["gate_ptr", "up_ptr", "y_ptr"])
+def swiglu_forward(gate_ptr, up_ptr, y_ptr, N: tl.int64, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):
+    """y = round((gate * sigmoid(gate)) * up)."""
+    offsets, inside = elements_of(N, BLOCK, ALIGNED)
+    g = load_elements(gate_ptr, offsets, inside, ALIGNED)
+    u = load_elements(up_ptr, offsets, inside, ALIGNED)
+    store_elements(y_ptr, offsets, (g * sigmoid(g)) * u, inside, ALIGNED)
+
+
+@triton.jit(
+    do_not_specialize=["N"],
+    do_not_specialize_on_alignment=["dy_ptr", "gate_ptr", "up_ptr", "dgate_ptr", "dup_ptr"],
+)
+def swiglu_backward(
+    dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, N: tl.int64, BLOCK: tl.constexpr, ALIGNED: tl.constexpr
+):
+    """dup = round(dy * a), a = gate * s, s = sigmoid(gate); dgate = round((dy * up) * fma(a, 1 - s, s))."""
+    offsets, inside = elements_of(N, BLOCK, ALIGNED)
+    dy = load_elements(dy_ptr, offsets, inside, ALIGNED)
+    g = load_elements(gate_ptr, offsets, inside, ALIGNED)
+    u = load_elements(up_ptr, offsets, inside, ALIGNED)
+    s = sigmoid(g)
+    a = g * s
+    store_elements(dgate_ptr, offsets, (dy * u) * tl.fma(a, 1.0 - s, s), inside, ALIGNED)
+    store_elements(dup_ptr, offsets, dy * a, inside, ALIGNED)
+
+
+def forward(gate: Tensor, up: Tensor) -> Tensor:
+    """y = (gate * sigmoid(gate)) * up."""
+    y = torch.empty_like(gate)
+    run_elements(swiglu_forward, (gate, up, y))
+    return y
+
+
+def backward(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of gate and of up."""
+    dgate, dup = torch.empty_like(gate), torch.empty_like(up)
+    run_elements(swiglu_backward, (dy, gate, up, dgate, dup))
+    return dgate, dup
