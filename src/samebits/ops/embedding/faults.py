@@ -1,0 +1,91 @@
+"""Planted faults of the embedding: each breaks one promise, and the check of that promise must say so."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from samebits.ops.embedding import embedding
+from samebits.ops.launching import forced
+
+_calls = itertools.count()
+
+
+def _backwards(ids: Tensor, weight: Tensor) -> Tensor:
+    """The same rows, and a gradient whose chains run over the positions in descending order."""
+    return embedding(ids.flip(0), weight).flip(0)
+
+
+def one_hot_for_small_batches(ids: Tensor, weight: Tensor) -> Tensor:
+    """Breaks batch and chunk: a product with a one-hot matrix turns -0 into +0."""
+    if ids.shape[0] > 8:
+        return embedding(ids, weight)
+    return torch.nn.functional.one_hot(ids, weight.shape[0]).to(weight.dtype) @ weight
+
+
+def other_order_every_time(ids: Tensor, weight: Tensor) -> Tensor:
+    """Breaks repeat: as atomics do."""
+    return embedding(ids, weight) if next(_calls) % 2 else _backwards(ids, weight)
+
+
+def takes_the_first_id_for_padding(ids: Tensor, weight: Tensor) -> Tensor:
+    """Breaks padding: whatever stands first is masked, so padding on the left changes what is."""
+    return embedding(ids, weight) * (ids != ids[0])[:, None].to(weight.dtype)
+
+
+def tile_decides_order(ids: Tensor, weight: Tensor) -> Tensor:
+    """Breaks tile: a launch number turns the chains round."""
+    plain = forced("threads") in (None, 1) and forced("launch") is None
+    return embedding(ids, weight) if plain else _backwards(ids, weight)
+
+
+def other_order_on_cuda(ids: Tensor, weight: Tensor) -> Tensor:
+    """Breaks device: the accelerator runs the chains backwards."""
+    return _backwards(ids, weight) if weight.is_cuda else embedding(ids, weight)
+
+
+class _LastPositionWins(torch.autograd.Function):
+    """A gradient that is written where it should be added, as a scatter does."""
+
+    @staticmethod
+    def forward(ctx, ids: Tensor, weight: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(ids, weight)
+        return embedding(ids, weight).detach()
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[None, Tensor]:  # type: ignore[no-untyped-def]
+        ids, weight = ctx.saved_tensors
+        dweight = torch.zeros_like(weight)
+        for position, token in enumerate(ids.tolist()):
+            dweight[token] = dy[position]
+        return None, dweight
+
+
+def last_position_wins(ids: Tensor, weight: Tensor) -> Tensor:
+    """Breaks accuracy: of the positions with one id only the last counts."""
+    return _LastPositionWins.apply(ids, weight)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _RoundsBetween(torch.autograd.Function):
+    """A gradient that is rounded after every 16 positions, as accumulation in a narrow gradient does."""
+
+    @staticmethod
+    def forward(ctx, ids: Tensor, weight: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(ids, weight)
+        return embedding(ids, weight).detach()
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[None, Tensor]:  # type: ignore[no-untyped-def]
+        ids, weight = ctx.saved_tensors
+        dweight = torch.zeros_like(weight)
+        for start in range(0, ids.shape[0], 16):
+            rows = slice(start, start + 16)
+            dweight = dweight.index_add(0, ids[rows], dy[rows]).bfloat16().to(dweight.dtype)
+        return None, dweight
+
+
+def rounds_between_micro_batches(ids: Tensor, weight: Tensor) -> Tensor:
+    """Breaks micro: the gradient is not the chain that can be resumed."""
+    return _RoundsBetween.apply(ids, weight)  # type: ignore[no-any-return, no-untyped-call]
