@@ -1,0 +1,78 @@
+"""How a checker drives `lm_head`: inputs, exact values and bounds, probes, launch numbers, the resumed gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from samebits.contracts.door import Arguments, Bounded, Door, Function, Probe
+from samebits.ops.lm_head.reference import lm_head64
+from samebits.ops.matmul import check as matmul
+from samebits.ops.matmul import matmul_accumulate_
+from samebits.ops.rounding import allowed_error
+
+
+def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
+    rows, depth, vocabulary = shape
+    return {
+        "hidden": matmul.tensor(recipe, (rows, depth), 2 * seed, format),
+        "weight": matmul.tensor(recipe, (vocabulary, depth), 2 * seed + 1, format),
+    }
+
+
+def _exact(arguments: Arguments, dlogits: Tensor, error: Callable[[int], float]) -> Mapping[str, Bounded]:
+    hidden, weight, dtype = arguments["hidden"].double(), arguments["weight"].double(), arguments["hidden"].dtype
+    # What flows back is rounded to the storage dtype first: to the exact value's nearest, hence no error of its own.
+    dz = dlogits.to(dtype).double()
+
+    def bounded(left: Tensor, right: Tensor, stored: torch.dtype) -> Bounded:
+        exact, terms = left @ right, left.shape[1]
+        allowed = allowed_error(exact, left.abs() @ right.abs(), error(terms), terms, 0, stored)
+        return Bounded(exact=exact, allowed=allowed)
+
+    output = bounded(hidden, weight.T, torch.float32)
+    return {
+        "output": Bounded(exact=lm_head64(hidden, weight), allowed=output.allowed),
+        "hidden": bounded(dz, weight, dtype),
+        "weight": bounded(dz.T, hidden, dtype),
+    }
+
+
+def _probe(function: Function, terms: int, rows: int, row: int, format: str, device: str) -> Probe:
+    """Row `row` holds the numbers, the weight is all ones: the first logit is their sum."""
+    dtype = getattr(torch, format)
+    weight = torch.ones(max(terms, 16), terms, dtype=dtype, device=device)
+    batch = torch.ones(rows, terms, dtype=dtype, device=device)
+
+    def run(values: np.ndarray) -> float:
+        batch[row] = torch.from_numpy(values).to(dtype)
+        return float(function(batch, weight)[row, 0])
+
+    return run
+
+
+def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
+    """Those of `matmul`, but for tiles whose float32 output does not fit into shared memory beside their stages."""
+    if backend == "cpu":
+        return matmul.launches(backend, format)
+    from samebits.ops.matmul.launch_table import FEW_WAVES, ONE_WAVE
+
+    return [numbers for numbers in matmul.launches(backend, format) if numbers["launch"] not in (FEW_WAVES, ONE_WAVE)]
+
+
+def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, backend: str) -> dict[str, Tensor]:
+    hidden, weight = arguments["hidden"], arguments["weight"]
+    sums = sums or {"weight": torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)}
+    matmul_accumulate_(sums["weight"], dy.to(hidden.dtype).T, hidden, backend=backend)
+    return sums
+
+
+DOORS = {
+    "lm_head": Door(
+        name="lm_head", row_arguments=("hidden",), shared_arguments=("weight",), shape_axes="MKV",
+        make=_make, exact=_exact, probe=_probe, launches=launches, resume=_resume,
+    ),
+}  # fmt: skip
