@@ -143,7 +143,7 @@ def module_of_a_function_that_depends_on_its_process(tmp_path: Path, monkeypatch
 def test_the_door_is_found_by_name_or_asked_for() -> None:
     assert plan(torch.mm).judgements[0].setting.door.name == "matmul"
     assert plan(torch.nn.functional.rms_norm).judgements[0].setting.door.name == "rmsnorm"
-    with pytest.raises(ValueError, match="'atan2' is no door's name; say which it is like: linear, matmul"):
+    with pytest.raises(ValueError, match="'atan2' is no door's name; say which it is like: adamw, attention"):
         plan(torch.atan2)
     with pytest.raises(ValueError, match="no door is called 'lineer'; did you mean 'linear'"):
         plan(torch.atan2, "lineer")

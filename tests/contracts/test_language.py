@@ -13,11 +13,11 @@ from samebits.contracts.strict_yaml import ContractError, load
 from samebits.numerics.order import height
 
 ROOMS = sorted(Path(samebits.ops.__path__[0]).glob("*/contract.yaml"))
-GOOD = ROOMS[0].read_text()
+GOOD = next(path for path in ROOMS if path.parent.name == "matmul").read_text()
 
 
 def test_the_rooms_load() -> None:
-    assert [path.parent.name for path in ROOMS] == ["matmul", "rmsnorm"]
+    assert {"attention", "cross_entropy", "matmul", "rmsnorm"} <= {path.parent.name for path in ROOMS}
     for path in ROOMS:
         contract = load_contract(path)
         assert contract.contract == path.parent.name

@@ -24,9 +24,13 @@ def digest(results: Results) -> str:
     total = hashlib.sha256()
     for name in sorted(results):
         value = results[name].detach().cpu()
-        # A NaN's payload is nobody's promise.
-        value = value.where(~value.isnan(), value.new_full((), float("nan")))
-        total.update(f"{name} {format_of(value)} {list(value.shape)}\0".encode() + numpy_bits(value).tobytes())
+        if value.is_floating_point():
+            # A NaN's payload is nobody's promise.
+            value = value.where(~value.isnan(), value.new_full((), float("nan")))
+            kind, pattern = format_of(value), numpy_bits(value).tobytes()
+        else:
+            kind, pattern = str(value.dtype), value.numpy().tobytes()
+        total.update(f"{name} {kind} {list(value.shape)}\0".encode() + pattern)
     return total.hexdigest()
 
 

@@ -1,6 +1,44 @@
 """Operators that keep their bits, one room each. A room is a folder; its existence is its registration."""
 
+from samebits.ops.adamw import AdamW, adamw_
+from samebits.ops.attention import DenseCache, PagedCache, attention
+from samebits.ops.cross_entropy import cross_entropy
+from samebits.ops.distill_loss import distill_loss
+from samebits.ops.embedding import embedding, embedding_gradient_
+from samebits.ops.gelu import gelu
+from samebits.ops.grad_norm import clip_grad_norm_, grad_norm
+from samebits.ops.lm_head import lm_head
+from samebits.ops.logprob import selected_logprob
 from samebits.ops.matmul import linear, matmul, matmul_accumulate_
 from samebits.ops.rmsnorm import rmsnorm
+from samebits.ops.rope import RopeScaling, rope
+from samebits.ops.sample import sample
+from samebits.ops.softmax import log_softmax, softmax
+from samebits.ops.swiglu import swiglu
 
-__all__ = ["linear", "matmul", "matmul_accumulate_", "rmsnorm"]
+__all__ = [
+    "AdamW",
+    "DenseCache",
+    "PagedCache",
+    "RopeScaling",
+    "adamw_",
+    "attention",
+    "clip_grad_norm_",
+    "cross_entropy",
+    "distill_loss",
+    "embedding",
+    "embedding_gradient_",
+    "gelu",
+    "grad_norm",
+    "linear",
+    "lm_head",
+    "log_softmax",
+    "matmul",
+    "matmul_accumulate_",
+    "rmsnorm",
+    "rope",
+    "sample",
+    "selected_logprob",
+    "softmax",
+    "swiglu",
+]

@@ -1,0 +1,140 @@
+"""Planted faults of attention: each breaks one promise, and the check of that promise must say so."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.ops.attention import DenseCache, attention
+from samebits.ops.attention.check import capped, full, windowed
+from samebits.ops.attention.exact import CAPPED, WINDOWED, Options, dense_weights, repeated
+from samebits.ops.attention.forms import BLOCK_KEYS
+from samebits.ops.launching import forced
+
+_calls = itertools.count()
+HALF_BLOCK = BLOCK_KEYS // 2
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    out = attention(q, k, v, **options)
+    assert isinstance(out, Tensor)
+    return out
+
+
+def _shifted(q: Tensor, k: Tensor, v: Tensor, keys: int, **options: Any) -> Tensor:
+    """The same attention with every block of keys begun that many keys earlier: right within rounding, other bits.
+
+    Keys in front that weigh nothing shift the blocks; a longer head makes them weigh nothing and changes no score."""
+    wide = torch.nn.functional.pad(q, (0, 8))
+    wide = torch.cat([wide[..., :-1], torch.ones_like(wide[..., -1:])], -1)
+    front = k.new_zeros(k.shape[0], keys, k.shape[2], k.shape[3] + 8)
+    front[..., -1] = torch.finfo(k.dtype).min
+    k = torch.cat([front, torch.nn.functional.pad(k, (0, 8))], 1)
+    v = torch.nn.functional.pad(v, (0, 8, 0, 0, keys, 0))
+    return _plain(wide, k, v, scale=q.shape[-1] ** -0.5, **options)[..., : q.shape[-1]]
+
+
+def other_order_every_time(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks repeat: as atomics do."""
+    return _plain(q, k, v, **options) if next(_calls) % 2 else _shifted(q, k, v, HALF_BLOCK, **options)
+
+
+def split_by_batch(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks batch: few sequences, keys shared out otherwise, as a library does that fills its processors."""
+    return _plain(q, k, v, **options) if q.shape[0] > 2 else _shifted(q, k, v, HALF_BLOCK, **options)
+
+
+def blocks_from_the_physical_start(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks padding: blocks counted from the row's first place in memory, so that left padding moves them."""
+    if options.get("padding") != "left":
+        return _plain(q, k, v, **options)
+    rows = []
+    for n, length in enumerate(options["lengths"].tolist()):
+        own = slice(q.shape[1] - length, None)
+        row = _shifted(q[n : n + 1, own], k[n : n + 1, own], v[n : n + 1, own], q.shape[1] - length)
+        rows.append(torch.nn.functional.pad(row, (0, 0, 0, 0, q.shape[1] - length, 0)))
+    return torch.cat(rows)
+
+
+def blocks_from_the_chunk(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks chunk: blocks counted from the chunk's own first query."""
+    before = 0 if k is None or options else k.shape[1] - q.shape[1]
+    return _shifted(q, k, v, -before % BLOCK_KEYS) if before else _plain(q, k, v, **options)
+
+
+def decodes_with_another_block(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks cache: one query against a cache takes its keys in other blocks than a prompt does."""
+    cache = options.get("cache")
+    if not isinstance(cache, DenseCache):
+        return _plain(q, k, v, **options)
+    cache.append(k, v)
+    held = cache.lengths[0]
+    return _shifted(q, cache.k[:, :held], cache.v[:, :held], HALF_BLOCK)
+
+
+def tile_decides_order(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks tile: a launch number that chooses the block of keys."""
+    plain = forced("threads") in (None, 1) and forced("launch") is None
+    return _plain(q, k, v, **options) if plain else _shifted(q, k, v, HALF_BLOCK, **options)
+
+
+def other_order_on_cuda(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks device: the accelerator takes other blocks."""
+    return _shifted(q, k, v, HALF_BLOCK, **options) if q.is_cuda else _plain(q, k, v, **options)
+
+
+def reads_its_neighbours(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks padding: a NaN in one sequence reaches the others, as a missing mask lets it."""
+    return _plain(q, k, v, **options) + 0.0 * q.sum()
+
+
+def sees_one_key_too_many(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks accuracy: the mask is off by one, and a query looks at the token it should predict."""
+    return _plain(q, torch.cat([k, k[:, -1:]], 1), torch.cat([v, v[:, -1:]], 1), **options)
+
+
+def never_rescales(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks accuracy: blocks are summed each under its own maximum."""
+    _, score = dense_weights(q, k, Options())
+    future = torch.ones(score.shape[-2:], device=q.device).triu(1).bool()
+    terms = []
+    for block in torch.split(score.masked_fill(future, -torch.inf), BLOCK_KEYS, -1):
+        level = block.amax(-1, keepdim=True)
+        terms.append((block - torch.where(level.isinf(), 0.0, level)).exp())
+    weights = torch.cat(terms, -1)
+    return torch.einsum("bhij,bjhd->bihd", weights / weights.sum(-1, keepdim=True), repeated(v, q)).to(q.dtype)
+
+
+def full_without_the_last_key(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks accuracy of full: the last key is lost."""
+    return full(q, k[:, :-1], v[:, :-1], **options) if k.shape[1] > 1 else full(q, k, 0.5 * v, **options)
+
+
+def full_reads_its_neighbours(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks padding of full."""
+    return full(q, k, v, **options) + 0.0 * q.sum()
+
+
+def window_off_by_one(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks accuracy of windowed: one key more."""
+    return _plain(q, k, v, window=WINDOWED.window + 1, **options)
+
+
+def window_from_the_chunk(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks chunk of windowed: keys before the chunk are forgotten."""
+    return windowed(q, k[:, -q.shape[1] :], v[:, -q.shape[1] :], **options)
+
+
+def cap_without_its_slope(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks accuracy of capped: the gradient flows as if scores were not bent."""
+    bent, straight = capped(q, k, v, **options), _plain(q, k, v, **options)
+    return bent.detach() + (straight - straight.detach())
+
+
+def cap_forgotten_in_decode(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Breaks cache of capped: the decode's cap is twice the prompt's."""
+    cap = CAPPED.softcap if options.get("cache") is None else 2 * CAPPED.softcap
+    return _plain(q, k, v, softcap=cap, **options)

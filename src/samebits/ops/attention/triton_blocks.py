@@ -1,0 +1,137 @@
+"""What attention's forward and backward kernels share: who sees whom, which blocks that concerns, how rows are read.
+
+Knows no launch and no autograd. Positions are logical, counted from a sequence's own first key, wherever it lies."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from samebits.numerics.elementary.triton_generated import exp2, tanh
+from samebits.ops._triton.launch import Described
+from samebits.ops._triton.rows import one_addition
+
+
+@triton.jit
+def power_of_two(x, EXACT: tl.constexpr):
+    """2^x: by the elementary function where the bits must equal those of the CPU, else by the hardware's own."""
+    if EXACT:
+        return exp2(x)
+    else:
+        return tl.exp2(x)
+
+
+@triton.jit
+def fold(values, ROWS: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr):
+    """Adds the right half to the left, STEPS times. Each reduction is over two elements: no order is left to choose."""
+    for step in tl.static_range(STEPS):
+        values = tl.reduce(tl.reshape(values, (ROWS, 2, WIDTH >> (step + 1))), 1, one_addition)
+    return values
+
+
+@triton.jit
+def capped(scores, inside_factor, cap, SOFTCAP: tl.constexpr):
+    """The scores, or tanh(scores * inside_factor) * cap, and that tanh."""
+    if SOFTCAP:
+        bent = tanh(scores * inside_factor)
+        return bent * cap, bent
+    else:
+        return scores, scores
+
+
+@triton.jit
+def seen(positions, keys, k_length, window, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr):
+    """Whether the query at a position (down) sees a key (across)."""
+    inside = tl.broadcast_to((keys < k_length)[None, :], (positions.shape[0], keys.shape[0]))
+    if CAUSAL:
+        inside = inside & (keys[None, :] <= positions[:, None])
+    if WINDOWED:
+        inside = inside & (keys[None, :] > positions[:, None] - window)
+        if not CAUSAL:
+            inside = inside & (keys[None, :] < positions[:, None] + window)
+    return inside
+
+
+@triton.jit
+def key_range(first, last, k_length, window, BLOCK: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr):
+    """Blocks of keys that queries at positions first..last see: (start, full_start, full_end, end).
+
+    Between full_start and full_end every query sees every key of a block; elsewhere a mask is needed."""
+    start, full_start = 0, 0
+    end, full_end = k_length, k_length
+    if CAUSAL:
+        end, full_end = min(k_length, last + 1), min(k_length, first + 1)
+    elif WINDOWED:
+        end, full_end = min(k_length, last + window), min(k_length, first + window)
+    if WINDOWED:
+        start, full_start = max(0, first - window + 1), max(0, last - window + 1)
+    start_block = start // BLOCK
+    end_block = max(tl.cdiv(end, BLOCK), start_block)
+    full_start_block = min(tl.cdiv(full_start, BLOCK), end_block)
+    full_end_block = max(full_end // BLOCK, full_start_block)
+    return start_block, full_start_block, full_end_block, end_block
+
+
+@triton.jit
+def query_range(first_key, last_key, offset, q_length, window, BLOCK: tl.constexpr, CAUSAL: tl.constexpr,
+                WINDOWED: tl.constexpr):  # fmt: skip
+    """Blocks of queries that see keys first..last, as `key_range` has it; query i stands at position offset + i."""
+    start, full_start = 0, 0
+    end, full_end = q_length, q_length
+    if CAUSAL:
+        start, full_start = max(0, first_key - offset), max(0, last_key - offset)
+    elif WINDOWED:
+        start, full_start = max(0, first_key - window + 1 - offset), max(0, last_key - window + 1 - offset)
+    if WINDOWED:
+        end, full_end = min(q_length, last_key + window - offset), min(q_length, first_key + window - offset)
+    start_block = start // BLOCK
+    end_block = max(tl.cdiv(end, BLOCK), start_block)
+    full_start_block = min(tl.cdiv(full_start, BLOCK), end_block)
+    full_end_block = max(full_end // BLOCK, full_start_block)
+    return start_block, full_start_block, full_end_block, end_block
+
+
+@triton.jit
+def key_rows(keys, k_start, pages_ptr, page_size, inside, PAGED: tl.constexpr):
+    """In which row of memory a logical key lies."""
+    if PAGED:
+        page = tl.load(pages_ptr + keys // page_size, mask=inside, other=0).to(tl.int64)
+        return page * page_size + keys % page_size
+    else:
+        return k_start + keys.to(tl.int64)
+
+
+@triton.jit
+def load_rows(ptr, offsets, inside, HEAD: tl.constexpr, PADDED: tl.constexpr, MASKED: tl.constexpr,
+              ALIGNED: tl.constexpr):  # fmt: skip
+    """Rows of HEAD elements that start at the given offsets, zeros up to PADDED.
+
+    ALIGNED: every row starts at a multiple of 16 bytes and of 8 elements."""
+    columns = tl.arange(0, PADDED)
+    if ALIGNED:
+        # A multiple of 8 in a form that the compiler can see.
+        pointers = tl.multiple_of(ptr + (offsets // 8 * 8)[:, None] + columns[None, :], (16, 16))
+    else:
+        pointers = ptr + offsets[:, None] + columns[None, :]
+    if MASKED:
+        return tl.load(pointers, mask=inside[:, None] & (columns < HEAD)[None, :], other=0.0)
+    elif HEAD != PADDED:
+        return tl.load(pointers, mask=(columns < HEAD)[None, :], other=0.0)
+    else:
+        return tl.load(pointers)
+
+
+def aligned(*tensors: Tensor) -> bool:
+    """Whether every row of a head starts at a multiple of 16 bytes and of 8 elements."""
+    return all(x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0 and x.stride(1) % 8 == 0 for x in tensors)
+
+
+def describable(*tensors: Tensor) -> bool:
+    """Whether the tensor memory accelerator can take blocks of one head: heads side by side, a power of two wide."""
+    return aligned(*tensors) and all(x.stride(1) == x.shape[2] and x.shape[2] & (x.shape[2] - 1) == 0 for x in tensors)
+
+
+def describe(x_THD: Tensor, block: int) -> Described:
+    tokens, heads, head = x_THD.shape
+    return Described(x_THD, [tokens, heads * head], [x_THD.stride(0), 1], [block, head])
