@@ -41,7 +41,7 @@ PAUSE_SECONDS = 0.03
 # The baseline has no vector instructions, so it computes these rows only; a row's bits do not depend on the others.
 BASELINE_ROWS = 2
 EPS = 1e-6
-HEADER = "case              shape           dtype     thr    torch ms samebits ms   ratio  fastest  target"
+HEADER = "case                  shape             dtype     thr    torch ms samebits ms   ratio  fastest  target"
 
 Result = tuple[Tensor, ...]
 
@@ -62,6 +62,7 @@ class Case:
     target: float | None
     make: Callable[..., Sides]
     dtype: torch.dtype = torch.float32
+    threads: tuple[int, ...] = THREADS
 
     def sides(self) -> Sides:
         return self.make(*self.shape, dtype=self.dtype)
@@ -214,26 +215,28 @@ def _line(row: dict[str, Any]) -> str:
     target = "" if row["target"] is None else f"{row['target']:.2f}"
     shape = "x".join(str(size) for size in row["shape"])
     return (
-        f"{row['case']:18}{shape:16}{row['dtype']:10}{row['threads']:>3}{row['torch_ms']:>12.3f}{row['samebits_ms']:>12.3f}"
+        f"{row['case']:22}{shape:18}{row['dtype']:10}{row['threads']:>3}{row['torch_ms']:>12.3f}{row['samebits_ms']:>12.3f}"
         f"{row['ratio']:>8.2f}{row['ratio_of_fastest']:>9.2f}{target:>8} {verdict}"
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true", help=f"write {RESULTS.name} beside the other results")
+def main(all_cases: tuple[Case, ...] = CASES, results: Path = RESULTS, words: str | None = __doc__,
+         more: Callable[[], dict[str, Any]] = dict) -> None:  # fmt: skip
+    """Times the cases and, asked to, records them with what `more` measures besides."""
+    parser = argparse.ArgumentParser(description=words)
+    parser.add_argument("--record", action="store_true", help=f"write {results.name} beside the other results")
     parser.add_argument("--only", default="", help="run the cases whose name and shape, as printed, contain this")
     arguments = parser.parse_args()
-    cases = [case for case in CASES if arguments.only in f"{case.name} {'x'.join(map(str, case.shape))}"]
-    if not cases or (arguments.record and len(cases) < len(CASES)):
-        parser.error(f"--only={arguments.only!r} chooses {len(cases)} of {len(CASES)} cases; --record needs all")
+    cases = [case for case in all_cases if arguments.only in f"{case.name} {'x'.join(map(str, case.shape))}"]
+    if not cases or (arguments.record and len(cases) < len(all_cases)):
+        parser.error(f"--only={arguments.only!r} chooses {len(cases)} of {len(all_cases)} cases; --record needs all")
     load_before = os.getloadavg()[0]
     launches = sum(refuse_unequal_bits(case) for case in cases)
     print(f"bits equal: {launches} launches (instruction sets {', '.join(native.instruction_sets())}; threads 1, 2, 3)")
     print(HEADER)
     rows = []
     for case in cases:
-        for threads in THREADS:
+        for threads in case.threads:
             rows.append(measure(case, threads))
             print(_line(rows[-1]), flush=True)
     if arguments.record:
@@ -247,9 +250,10 @@ def main() -> None:
             "source_digest": source_digest(),
             "equal_launches": launches,
             "rows": rows,
+            **more(),
         }
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(record, indent=1) + "\n")
+        results.parent.mkdir(exist_ok=True)
+        results.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,175 @@
+"""RMSNorm -> matmul -> RoPE -> attention -> SwiGLU -> LM head -> logprob: the operators of a language model in a chain.
+
+A few layers with made-up weights, written with operators alone so that any one of them can be replaced by a faulty
+one. Knows how a batch may be laid out; the gate beside this file knows which layouts must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.numerics.recipes import make
+from samebits.ops.accumulation import linear_into, rmsnorm_into, selected_logprob_into
+from samebits.ops.attention import DenseCache, PagedCache
+from samebits.ops.attention import attention as attention_or_lse
+from samebits.ops.rope import rope
+from samebits.ops.swiglu import swiglu
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """Small enough for two cores; heads in groups, a vocabulary that no block divides."""
+
+    layers: int = 2
+    width: int = 96
+    heads: int = 4
+    key_heads: int = 2
+    head: int = 32
+    inner: int = 160
+    vocabulary: int = 700
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    out = attention_or_lse(q, k, v, **options)
+    assert isinstance(out, Tensor)
+    return out
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operators:
+    """The links of the chain. Each takes what the operator of its name takes."""
+
+    rmsnorm: Callable[..., Tensor] = rmsnorm_into
+    linear: Callable[..., Tensor] = linear_into
+    rope: Callable[..., Tensor] = rope
+    attention: Callable[..., Tensor] = attention
+    swiglu: Callable[..., Tensor] = swiglu
+    logprob: Callable[..., Tensor] = selected_logprob_into
+
+
+Cache = DenseCache | PagedCache
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Some sequences as one batch: which rows are whose, and how attention is told."""
+
+    sequences: tuple[int, ...]
+    """Numbers of the sequences, in order."""
+    spans: tuple[tuple[slice | int, ...], ...]
+    """Where each of them lies in the batch's token axes."""
+    shape: tuple[int, ...]
+    """The token axes: (tokens) packed, (batch, longest) padded."""
+    options: dict[str, object]
+    """What attention is told about it."""
+
+
+def packed(sequences: tuple[int, ...], lengths: list[int]) -> Layout:
+    edges = [0]
+    for number in sequences:
+        edges.append(edges[-1] + lengths[number])
+    spans = tuple((slice(start, stop),) for start, stop in pairwise(edges))
+    return Layout(sequences=sequences, spans=spans, shape=(edges[-1],), options={"cu_seqlens": torch.tensor(edges)})
+
+
+def padded(sequences: tuple[int, ...], lengths: list[int], side: str) -> Layout:
+    longest = max(lengths[number] for number in sequences)
+    spans = []
+    for row, number in enumerate(sequences):
+        start = longest - lengths[number] if side == "left" else 0
+        spans.append((row, slice(start, start + lengths[number])))
+    options = {"lengths": torch.tensor([lengths[number] for number in sequences]), "padding": side}
+    return Layout(sequences=sequences, spans=tuple(spans), shape=(len(sequences), longest), options=options)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The input: for each sequence hidden states, target tokens and what flows into its logprobs."""
+
+    hidden: list[Tensor]
+    targets: list[Tensor]
+    upstream: list[Tensor]
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(each) for each in self.targets]
+
+
+def make_text(lengths: list[int], sizes: Sizes, seed: int, format: str, device: str) -> Text:
+    dtype = getattr(torch, format)
+
+    def drawn(shape: tuple[int, ...], stream: int) -> Tensor:
+        return torch.from_numpy(make("normal", shape, 1000 * seed + stream, format)).to(device)
+
+    hidden = [drawn((length, sizes.width), 3 * i).to(dtype) for i, length in enumerate(lengths)]
+    targets = [
+        (drawn((length,), 3 * i + 1).abs() * 2**20).long() % sizes.vocabulary for i, length in enumerate(lengths)
+    ]
+    upstream = [drawn((length,), 3 * i + 2).float() for i, length in enumerate(lengths)]
+    return Text(hidden, targets, upstream)
+
+
+def make_weights(sizes: Sizes, seed: int, format: str, device: str) -> dict[str, Tensor]:
+    query, key = sizes.heads * sizes.head, sizes.key_heads * sizes.head
+    shapes: dict[str, tuple[int, ...]] = {"final": (sizes.width,), "head": (sizes.vocabulary, sizes.width)}
+    for layer in range(sizes.layers):
+        shapes |= {
+            f"{layer}.before": (sizes.width,), f"{layer}.query": (query, sizes.width),
+            f"{layer}.key": (key, sizes.width), f"{layer}.value": (key, sizes.width),
+            f"{layer}.out": (sizes.width, query), f"{layer}.between": (sizes.width,),
+            f"{layer}.gate": (sizes.inner, sizes.width), f"{layer}.up": (sizes.inner, sizes.width),
+            f"{layer}.down": (sizes.width, sizes.inner),
+        }  # fmt: skip
+    weights = {}
+    for number, (name, shape) in enumerate(shapes.items()):
+        values = torch.from_numpy(make("normal", shape, 500_000 + 100 * seed + number, format))
+        # Near one for norms; small enough elsewhere that scores and logits stay moderate.
+        scaled = 1 + values * 0.1 if len(shape) == 1 else values * shape[-1] ** -0.5
+        weights[name] = scaled.to(getattr(torch, format)).to(device)
+    return weights
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chain:
+    """The weights, their gradient sums, and the operators that use them."""
+
+    sizes: Sizes
+    weights: dict[str, Tensor]
+    operators: Operators = field(default_factory=Operators)
+    sums: dict[str, Tensor] = field(default_factory=dict)
+
+    def fresh(self) -> Chain:
+        """The same chain with sums of zero."""
+        zeros = {name: torch.zeros(w.shape, dtype=torch.float32, device=w.device) for name, w in self.weights.items()}
+        return replace(self, sums=zeros)
+
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        return self.operators.linear(x, self.weights[name], self.sums[name])
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return self.operators.rmsnorm(x, self.weights[name], self.sums[name])
+
+    def _layer(self, layer: int, x: Tensor, positions: Tensor, options: dict[str, object]) -> Tensor:
+        normed, axes, head = self._norm(x, f"{layer}.before"), x.shape[:-1], self.sizes.head
+        q, k, v = (
+            self._linear(normed, f"{layer}.{name}").reshape(*axes, -1, head) for name in ("query", "key", "value")
+        )
+        q, k = self.operators.rope(q, positions), self.operators.rope(k, positions)
+        attended = self.operators.attention(q, k, v, **options)
+        x = x + self._linear(attended.reshape(*axes, -1), f"{layer}.out")
+        normed = self._norm(x, f"{layer}.between")
+        bent = self.operators.swiglu(self._linear(normed, f"{layer}.gate"), self._linear(normed, f"{layer}.up"))
+        return x + self._linear(bent, f"{layer}.down")
+
+    def logprobs(self, hidden: Tensor, targets: Tensor, positions: Tensor, options: dict[str, object],
+                 caches: list[Cache] | None = None) -> Tensor:  # fmt: skip
+        """The logprob of every token's target; with caches, the tokens come after those already there."""
+        x = hidden
+        for layer in range(self.sizes.layers):
+            x = self._layer(layer, x, positions, options if caches is None else {"cache": caches[layer]})
+        return self.operators.logprob(self._norm(x, "final"), self.weights["head"], targets, self.sums["head"])
