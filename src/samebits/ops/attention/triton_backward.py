@@ -43,30 +43,40 @@ class BackwardLaunch:
 
 
 @triton.jit(
-    do_not_specialize=["tokens", "heads", "total", "do_token", "do_head"],
-    do_not_specialize_on_alignment=["out_ptr", "do_ptr", "lse_ptr", "statistics_ptr"],
+    do_not_specialize=["heads", "tiles", "pitch", "do_token", "do_head"],
+    do_not_specialize_on_alignment=["out_ptr", "do_ptr", "lse_ptr", "statistics_ptr", "q_start_ptr", "q_length_ptr"],
 )
 def attention_delta(
-    out_ptr, do_ptr, lse_ptr, statistics_ptr, tokens: tl.int32, heads: tl.int32, total: tl.int64, do_token: tl.int64,
-    do_head: tl.int64, ROWS: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr,
-    STEPS: tl.constexpr,
+    out_ptr, do_ptr, lse_ptr, statistics_ptr, q_start_ptr, q_length_ptr, heads: tl.int32, tiles: tl.int32,
+    pitch: tl.int64, do_token: tl.int64, do_head: tl.int64,
+    ROWS: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     """delta = sum over the head of do * out: 256 lanes, folded by halves; those past the head are +0.
 
-    -lse and delta are stored head by head, (2, heads, total), so that a tile of queries reads them as one piece."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, PADDED)
-    known = row < tokens * heads
+    -lse and delta are stored in a line a head, (sequences, 2, heads, pitch), so that a tile reads them as one piece."""
+    line, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    sequence, head = line // heads, line % heads
+    q_length = tl.load(q_length_ptr + sequence).to(tl.int32)
+    if tile * ROWS >= q_length:
+        return
+    queries, columns = tile * ROWS + tl.arange(0, ROWS), tl.arange(0, PADDED)
+    known = queries < q_length
     inside = known[:, None] & (columns < HEAD)[None, :]
-    token, head = (row // heads).to(tl.int64), row % heads
-    out = tl.load(out_ptr + row.to(tl.int64)[:, None] * HEAD + columns[None, :], mask=inside, other=0.0)
-    do = tl.load(do_ptr + (token * do_token + head * do_head)[:, None] + columns[None, :], mask=inside, other=0.0)
+    tokens = tl.load(q_start_ptr + sequence).to(tl.int64) + queries
+    rows = tokens * heads + head
+    out = tl.load(out_ptr + rows[:, None] * HEAD + columns[None, :], mask=inside, other=0.0)
+    do = tl.load(do_ptr + (tokens * do_token + head * do_head)[:, None] + columns[None, :], mask=inside, other=0.0)
     # Lanes past PADDED would add their +0 first: to -0 it makes a difference, so it is added here.
     products = tl.fma(do.to(tl.float32), out.to(tl.float32), tl.zeros((ROWS, PADDED), dtype=tl.float32)) + 0.0
-    place = head * total + token
-    tl.store(statistics_ptr + place, 0.0 - tl.load(lse_ptr + row, mask=known, other=0.0), mask=known)
-    delta = tl.reshape(fold(products, ROWS, PADDED, STEPS), (ROWS,))
-    tl.store(statistics_ptr + heads * total + place, delta, mask=known)
+    places = statistics_ptr + (sequence * 2 * heads + head) * pitch + queries
+    tl.store(places, 0.0 - tl.load(lse_ptr + rows, mask=known, other=0.0), mask=known)
+    tl.store(places + heads * pitch, tl.reshape(fold(products, ROWS, PADDED, STEPS), (ROWS,)), mask=known)
+
+
+@triton.jit
+def scaled(sums, factor):
+    """sums * factor, with +0 for a sum that underflowed to -0: zeros of unseen pairs may or may not have been added."""
+    return tl.fma(sums, tl.zeros_like(sums) + factor, tl.zeros_like(sums))
 
 
 @triton.jit
@@ -106,8 +116,8 @@ def walk_keys(
 @triton.jit
 def walk_queries(
     dk, dv, k, v, q_ptr, do_ptr, statistics_ptr, q_described, do_described, statistics_described, keys, q_start,
-    q_length, k_length, offset, head, heads, total, q_token, q_head, do_token, do_head, window, c, cap_factor, cap,
-    first, end,
+    q_length, k_length, offset, head, line, heads, pitch, q_token, q_head, do_token, do_head, window, c, cap_factor,
+    cap, first, end,
     HEAD: tl.constexpr, PADDED: tl.constexpr, QUERIES: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr, DESCRIBED: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -122,8 +132,8 @@ def walk_queries(
             row = (q_start + block * QUERIES).to(tl.int32)
             q = q_described.load([row, head * HEAD])
             do = do_described.load([row, head * HEAD])
-            minus_lse = tl.reshape(statistics_described.load([head, row]), (QUERIES,))
-            delta = tl.reshape(statistics_described.load([heads + head, row]), (QUERIES,))
+            minus_lse = tl.reshape(statistics_described.load([line, block * QUERIES]), (QUERIES,))
+            delta = tl.reshape(statistics_described.load([line + heads, block * QUERIES]), (QUERIES,))
             if MASKED:
                 # Beyond the sequence lies another one: nothing of it may meet the zeros of P and dS.
                 q = tl.where(inside[:, None], q, tl.zeros_like(q))
@@ -131,8 +141,8 @@ def walk_queries(
         else:
             q = load_rows(q_ptr, tokens * q_token + head * q_head, inside, HEAD, PADDED, MASKED, ALIGNED)
             do = load_rows(do_ptr, tokens * do_token + head * do_head, inside, HEAD, PADDED, MASKED, ALIGNED)
-            minus_lse = tl.load(statistics_ptr + head * total + tokens, mask=inside, other=0.0)
-            delta = tl.load(statistics_ptr + (heads + head) * total + tokens, mask=inside, other=0.0)
+            minus_lse = tl.load(statistics_ptr + line * pitch + queries, mask=inside, other=0.0)
+            delta = tl.load(statistics_ptr + (line + heads) * pitch + queries, mask=inside, other=0.0)
         scores = tl.dot(k, tl.trans(q), input_precision="ieee", out_dtype=tl.float32)
         scores, bent = capped(scores, cap_factor, cap, SOFTCAP)
         p = power_of_two(tl.fma(scores, tl.zeros_like(scores) + c, minus_lse[None, :]), EXACT)
@@ -151,7 +161,7 @@ def walk_queries(
 
 
 @triton.jit(
-    do_not_specialize=["q_token", "q_head", "k_token", "k_head", "v_token", "v_head", "do_token", "do_head", "total",
+    do_not_specialize=["q_token", "q_head", "k_token", "k_head", "v_token", "v_head", "do_token", "do_head", "pitch",
                        "heads", "tiles", "window", "c", "scale", "cap_factor", "cap"],
     do_not_specialize_on_alignment=["q_ptr", "k_ptr", "v_ptr", "do_ptr", "statistics_ptr", "dq_ptr", "q_start_ptr",
                                     "q_length_ptr", "k_start_ptr", "k_length_ptr"],
@@ -159,7 +169,7 @@ def walk_queries(
 def attention_dq(
     q_ptr, k_ptr, v_ptr, do_ptr, statistics_ptr, dq_ptr, k_described, v_described, q_start_ptr, q_length_ptr,
     k_start_ptr, k_length_ptr, q_token: tl.int64, q_head: tl.int64, k_token: tl.int64, k_head: tl.int64,
-    v_token: tl.int64, v_head: tl.int64, do_token: tl.int64, do_head: tl.int64, total: tl.int64, heads: tl.int32,
+    v_token: tl.int64, v_head: tl.int64, do_token: tl.int64, do_head: tl.int64, pitch: tl.int64, heads: tl.int32,
     tiles: tl.int32, window: tl.int32, c: tl.float32, scale: tl.float32, cap_factor: tl.float32, cap: tl.float32,
     HEAD: tl.constexpr, PADDED: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr, DESCRIBED: tl.constexpr,
@@ -181,8 +191,9 @@ def attention_dq(
     tokens = q_start + queries
     q = load_rows(q_ptr, tokens * q_token + head * q_head, inside, HEAD, PADDED, True, ALIGNED)
     do = load_rows(do_ptr, tokens * do_token + head * do_head, inside, HEAD, PADDED, True, ALIGNED)
-    minus_lse = tl.load(statistics_ptr + head * total + tokens, mask=inside, other=0.0)
-    delta = tl.load(statistics_ptr + (heads + head) * total + tokens, mask=inside, other=0.0)
+    places = statistics_ptr + (sequence * 2 * heads + head) * pitch + queries
+    minus_lse = tl.load(places, mask=inside, other=0.0)
+    delta = tl.load(places + heads * pitch, mask=inside, other=0.0)
     k_ptr += key_head * k_head
     v_ptr += key_head * v_head
     dq = tl.zeros((QUERIES, PADDED), dtype=tl.float32)
@@ -208,11 +219,11 @@ def attention_dq(
     )  # fmt: skip
     columns = tl.arange(0, PADDED)
     pointers = dq_ptr + (tokens * heads + head)[:, None] * HEAD + columns[None, :]
-    tl.store(pointers, (dq * scale).to(dq_ptr.dtype.element_ty), mask=inside[:, None] & (columns < HEAD)[None, :])
+    tl.store(pointers, scaled(dq, scale).to(dq_ptr.dtype.element_ty), mask=inside[:, None] & (columns < HEAD)[None, :])
 
 
 @triton.jit(
-    do_not_specialize=["q_token", "q_head", "k_token", "k_head", "v_token", "v_head", "do_token", "do_head", "total",
+    do_not_specialize=["q_token", "q_head", "k_token", "k_head", "v_token", "v_head", "do_token", "do_head", "pitch",
                        "heads", "tiles", "window", "c", "scale", "cap_factor", "cap"],
     do_not_specialize_on_alignment=["q_ptr", "k_ptr", "v_ptr", "do_ptr", "statistics_ptr", "dk_ptr", "dv_ptr",
                                     "q_start_ptr", "q_length_ptr", "k_start_ptr", "k_length_ptr"],
@@ -220,7 +231,7 @@ def attention_dq(
 def attention_dk_dv(
     q_ptr, k_ptr, v_ptr, do_ptr, statistics_ptr, dk_ptr, dv_ptr, q_described, do_described, statistics_described,
     q_start_ptr, q_length_ptr, k_start_ptr, k_length_ptr, q_token: tl.int64, q_head: tl.int64, k_token: tl.int64,
-    k_head: tl.int64, v_token: tl.int64, v_head: tl.int64, do_token: tl.int64, do_head: tl.int64, total: tl.int64,
+    k_head: tl.int64, v_token: tl.int64, v_head: tl.int64, do_token: tl.int64, do_head: tl.int64, pitch: tl.int64,
     heads: tl.int32, tiles: tl.int32, window: tl.int32, c: tl.float32, scale: tl.float32, cap_factor: tl.float32,
     cap: tl.float32, HEAD: tl.constexpr, PADDED: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr,
     KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr, DESCRIBED: tl.constexpr,
@@ -246,29 +257,30 @@ def attention_dk_dv(
     )
     for member in range(GROUP):
         head = key_head * GROUP + member
+        line = sequence * 2 * heads + head
         dk, dv = walk_queries(
             dk, dv, k, v, q_ptr, do_ptr, statistics_ptr, q_described, do_described, statistics_described, keys,
-            q_start, q_length, k_length, offset, head, heads, total, q_token, q_head, do_token, do_head, window, c,
-            cap_factor, cap, start, full_start,
+            q_start, q_length, k_length, offset, head, line, heads, pitch, q_token, q_head, do_token, do_head, window,
+            c, cap_factor, cap, start, full_start,
             HEAD, PADDED, QUERIES, True, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
         )  # fmt: skip
         dk, dv = walk_queries(
             dk, dv, k, v, q_ptr, do_ptr, statistics_ptr, q_described, do_described, statistics_described, keys,
-            q_start, q_length, k_length, offset, head, heads, total, q_token, q_head, do_token, do_head, window, c,
-            cap_factor, cap, full_start, full_end,
+            q_start, q_length, k_length, offset, head, line, heads, pitch, q_token, q_head, do_token, do_head, window,
+            c, cap_factor, cap, full_start, full_end,
             HEAD, PADDED, QUERIES, False, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
         )  # fmt: skip
         dk, dv = walk_queries(
             dk, dv, k, v, q_ptr, do_ptr, statistics_ptr, q_described, do_described, statistics_described, keys,
-            q_start, q_length, k_length, offset, head, heads, total, q_token, q_head, do_token, do_head, window, c,
-            cap_factor, cap, full_end, end,
+            q_start, q_length, k_length, offset, head, line, heads, pitch, q_token, q_head, do_token, do_head, window,
+            c, cap_factor, cap, full_end, end,
             HEAD, PADDED, QUERIES, True, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
         )  # fmt: skip
     columns = tl.arange(0, PADDED)
     places = ((k_start + keys) * key_heads + key_head)[:, None] * HEAD + columns[None, :]
     stored = known[:, None] & (columns < HEAD)[None, :]
-    tl.store(dk_ptr + places, (dk * scale).to(dk_ptr.dtype.element_ty), mask=stored)
-    tl.store(dv_ptr + places, dv.to(dv_ptr.dtype.element_ty), mask=stored)
+    tl.store(dk_ptr + places, scaled(dk, scale).to(dk_ptr.dtype.element_ty), mask=stored)
+    tl.store(dv_ptr + places, (dv + 0.0).to(dv_ptr.dtype.element_ty), mask=stored)
 
 
 DQ_LAUNCH: Final = BackwardLaunch(queries=128, keys=64, warps=8, stages=3)
@@ -290,12 +302,12 @@ def backward(
     dq_launch: BackwardLaunch | None = None, dk_dv_launch: BackwardLaunch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(dq, dk, dv), shaped like q, k, v and contiguous; rows of no sequence are 0."""
-    tokens, heads, head = q.shape
+    heads, head = q.shape[1:]
     asked = forced("launch")
     forced_launch = asked if isinstance(asked, BackwardLaunch) else None
     # Lines of a multiple of 16 bytes, as the tensor memory accelerator wants them.
-    total, padded = triton.cdiv(tokens, 4) * 4, max(16, triton.next_power_of_2(head))
-    statistics = torch.empty(2 * heads, total, dtype=torch.float32, device=q.device)
+    pitch, padded = triton.cdiv(sequences.longest_query, 4) * 4, max(16, triton.next_power_of_2(head))
+    statistics = torch.empty(sequences.count * 2 * heads, pitch, dtype=torch.float32, device=q.device)
     dq, dk, dv = (torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *do.stride()[:2])
     table = (sequences.q_start, sequences.q_length, sequences.k_start, sequences.k_length)
@@ -307,17 +319,18 @@ def backward(
                described: bool) -> None:  # fmt: skip
         tiles = triton.cdiv(length, tile)
         factors = (rule.exponent_factor, rule.gradient_factor, rule.score_factor, rule.cap)
-        rest = (*table, *strides, total, heads, tiles, rule.window, *factors)
+        rest = (*table, *strides, pitch, heads, tiles, rule.window, *factors)
         run(
             kernel, sequences.count * lines * tiles, (*tensors, *rest), warps=launch.warps, stages=launch.stages,
             **sizes, QUERIES=launch.queries, KEYS=launch.keys, **flags, DESCRIBED=described, **precision,
         )  # fmt: skip
 
     with on_device(q):
+        tiles = triton.cdiv(sequences.longest_query, DELTA_ROWS)
         run(
-            attention_delta, triton.cdiv(tokens * heads, DELTA_ROWS),
-            (out, do, lse, statistics, tokens, heads, total, *do.stride()[:2]), warps=4, stages=1, ROWS=DELTA_ROWS,
-            HEAD=head, PADDED=padded, STEPS=padded.bit_length() - 1,
+            attention_delta, sequences.count * heads * tiles,
+            (out, do, lse, statistics, *table[:2], heads, tiles, pitch, *do.stride()[:2]), warps=4, stages=1,
+            ROWS=DELTA_ROWS, HEAD=head, PADDED=padded, STEPS=padded.bit_length() - 1,
         )  # fmt: skip
         first = dq_launch or forced_launch or choose(q, DQ_LAUNCH)
         described = first.described and describable(k, v)
@@ -326,7 +339,7 @@ def backward(
         launch(attention_dq, first, heads, sequences.longest_query, first.queries, tensors, described)
         second = dk_dv_launch or forced_launch or choose(q, DK_DV_LAUNCH)
         described = second.described and describable(q, do)
-        lines = Described(statistics, [2 * heads, total], [total, 1], [1, second.queries])
+        lines = Described(statistics, [len(statistics), pitch], [pitch, 1], [1, second.queries])
         queries = (describe(q, second.queries), describe(do, second.queries), lines) if described else (None,) * 3
         tensors = (q, k, v, do, statistics, dk, dv, *queries)
         launch(attention_dk_dv, second, k.shape[1], sequences.longest_key, second.keys, tensors, described)

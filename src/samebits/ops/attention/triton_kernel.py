@@ -90,7 +90,8 @@ def attend(
         scores = tl.where(inside, scores, float("-inf"))
     raised = tl.maximum(maximum, tl.max(scores, 1))
     level = tl.where(raised == float("-inf"), 0.0, raised) * c
-    shrink = power_of_two(maximum * c - level, EXACT)
+    # Exactly 1 where the maximum stays, even if its product with c overflows.
+    shrink = tl.where(raised == maximum, 1.0, power_of_two(maximum * c - level, EXACT))
     weights = power_of_two(tl.fma(scores, tl.zeros_like(scores) + c, (0.0 - level)[:, None]), EXACT)
     lanes = tl.fma(lanes, shrink[:, None], fold(weights, TILE, 64, 3))
     accumulator = accumulator * shrink[:, None]
@@ -200,7 +201,11 @@ def attention_forward(
             HEAD, PADDED, TILE, True, True, CAUSAL, WINDOWED, SOFTCAP, False, PAGED, ALIGNED, EXACT,
         )  # fmt: skip
     total = tl.reshape(fold(lanes, TILE, 8, 3), (TILE,))
-    result = tl.where((total == 0.0)[:, None], 0.0, accumulator * tl.div_rn(1.0, total)[:, None])
+    # A sum that underflowed to -0 becomes +0, whether or not zeros of unseen keys were added to it.
+    scaled = tl.fma(
+        accumulator, tl.zeros_like(accumulator) + tl.div_rn(1.0, total)[:, None], tl.zeros_like(accumulator)
+    )
+    result = tl.where((total == 0.0)[:, None], 0.0, scaled)
     level = tl.where(maximum == float("-inf"), 0.0, maximum) * c
     lse = tl.where(total == 0.0, float("inf"), level + log(total) * 1.4426950408889634)
     columns = tl.arange(0, PADDED)
