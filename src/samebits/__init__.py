@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from samebits import ops
     from samebits.checker import check, reveal
+    from samebits.invariant import invariant_mode
 
 __version__ = "0.1.0"
-__all__ = ["check", "ops", "reveal"]
+__all__ = ["check", "invariant_mode", "ops", "reveal"]
 
 # Loaded when first named: `import samebits.numerics` must need neither torch nor any operator.
-_HOMES = {"ops": "samebits.ops", "check": "samebits.checker", "reveal": "samebits.checker"}
+_HOMES = {
+    "ops": "samebits.ops",
+    "check": "samebits.checker",
+    "reveal": "samebits.checker",
+    "invariant_mode": "samebits.invariant",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -55,8 +55,11 @@ def test_check_prints_one_json_document(samebits: Samebits) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("check",), "samebits: check: name a room (matmul, rmsnorm) or a function (mypkg.mod:fn), or say --all"),
-        (("check", "matmull"), "samebits: no room is called 'matmull'; did you mean 'matmul'? known: matmul, rmsnorm;"),
+        (("check",), "samebits: check: name a room (adamw, attention, "),
+        (
+            ("check", "matmull"),
+            "samebits: no room is called 'matmull'; did you mean 'matmul'? known: adamw, attention, ",
+        ),
         (
             ("check", "matmul", "--promise", "bath"),
             "samebits: unknown promise 'bath'; did you mean 'batch'? known: repeat",

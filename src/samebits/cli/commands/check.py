@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from samebits.checker import OPERATORS, Plan, Selection, execute, plan
+from samebits.checker.environment import environment
+from samebits.checker.model import check_model
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
 from samebits.records.report import Finding, Report, Verdict
 
@@ -23,17 +25,30 @@ def check(
     shape: Annotated[str | None, typer.Option(help="Only this shape, rows first, e.g. 33x576x64.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Only this data, e.g. normal, wide or cancelling.")] = None,
     seed: Annotated[int | None, typer.Option(help="Only this seed.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A whole language model: an HF folder, a .gguf file, or smollm2.")
+    ] = None,
+    stock: Annotated[bool, typer.Option("--stock", help="Judge the model without invariant mode.")] = False,
+    chain: Annotated[bool, typer.Option("--chain", help="All operators in a chain: thousands of tokens.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Judge a room by its contract, or a function by the door it is like. Every promise but accuracy is bitwise.
+    """Judge a room by its contract, a function by the door it is like, or a model. All but accuracy is bitwise.
 
     Examples: [bold]samebits check matmul rmsnorm --backend cpu[/bold], or
     [bold]samebits check torch.nn.functional.linear --promise batch[/bold], or
-    [bold]samebits check examples.my_kernel:kahan --like matmul[/bold]"""
+    [bold]samebits check examples.my_kernel:kahan --like matmul[/bold], or
+    [bold]samebits check --model smollm2 --promise batch[/bold]"""
+    if model is not None:
+        _refuse_mixture(targets, all_rooms, like, shape, recipe, seed, chain)
+        _check_model(model, promise, backend, format, stock, as_json)
+    if chain:
+        _check_chain(promise, backend, format, seed, as_json)
+    if stock:
+        raise ValueError("check: --stock is about a model; say which with --model")
     names = [*(targets or []), *(OPERATORS.rooms() if all_rooms else [])]
     if not names:
         known = ", ".join(OPERATORS.rooms())
-        raise ValueError(f"check: name a room ({known}) or a function (mypkg.mod:fn), or say --all")
+        raise ValueError(f"check: name a room ({known}) or a function (mypkg.mod:fn), or say --all or --model")
     selection = Selection(shape=parse_shape(shape), recipe=recipe, formats=tuple(format) if format else None, seed=seed)
     work = Plan(judgements=())
     for name in dict.fromkeys(names):
@@ -44,6 +59,51 @@ def check(
         print_json({**report.as_dict(), "not_asked": list(work.not_asked)})
     else:
         _print(report, work.not_asked)
+    raise typer.Exit(report.exit_code)
+
+
+def _refuse_mixture(*others: object) -> None:
+    if any(other not in (None, False, []) for other in others):
+        raise ValueError("check: --model goes with --promise, --backend, --format, --stock and --json alone")
+
+
+def _check_model(
+    source: str, promises: list[str] | None, backend: str | None, formats: list[str] | None, stock: bool, as_json: bool
+) -> NoReturn:
+    if formats and len(formats) > 1:
+        raise ValueError(f"check: a model is judged in one format at a time, got {', '.join(formats)}")
+    with progress(f"loading {source}") as tell:
+        report = check_model(
+            source, promises=promises, backend=backend or "cpu", format=(formats or ["float32"])[0], stock=stock,
+            tell=tell,
+        )  # fmt: skip
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        _print(report, ())
+    raise typer.Exit(report.exit_code)
+
+
+def _check_chain(
+    promises: list[str] | None, backend: str | None, formats: list[str] | None, seed: int | None, as_json: bool
+) -> NoReturn:
+    # Loaded here: the chain imports every operator, which other commands need not wait for.
+    from samebits.parity.faults import FAULTS
+    from samebits.parity.gate import gate
+
+    with progress("checking") as tell:
+        findings = gate(
+            promises=promises, backend=backend or "cpu", formats=tuple(formats or ("float32", "bfloat16")),
+            seeds=(1, 2, 3) if seed is None else (seed,), faults=FAULTS, tell=tell,
+        )  # fmt: skip
+    report = Report(findings=tuple(findings), environment=environment())
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        _print(report, ())
+        for finding in findings:
+            if finding.verdict is Verdict.HOLDS:
+                output().print(Text(f"{finding.promise}: {finding.detail}", style="dim"))
     raise typer.Exit(report.exit_code)
 
 

@@ -181,16 +181,19 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     from samebits.ops.attention.triton_backward import BackwardLaunch
     from samebits.ops.attention.triton_kernel import Launch
 
-    narrow = format == "float32"
-    tiles = (16, 32) if narrow else (16, 64, 128)
-    forward = [
-        Launch(tile=tile, packed=packed, described=False, warps=warps, stages=1)
-        for tile in tiles for packed in (False, True) for warps in (4, 8)
-    ]  # fmt: skip
-    backward = [BackwardLaunch(queries=16, keys=16, described=False, warps=4, stages=1)]
-    if not narrow:
-        forward += [Launch(tile=64, described=True, warps=4, stages=2)]
-        backward += [BackwardLaunch(queries=64, keys=64, described=True), BackwardLaunch(queries=32, keys=64)]
+    # Few, for every one of them is compiled for every head size and format.
+    if format == "float32":
+        forward = [Launch(tile=16, packed=True, described=False, stages=1), Launch(tile=32, described=False, warps=8)]
+        backward = [BackwardLaunch(queries=32, keys=16, described=False, stages=1)]
+    else:
+        forward = [
+            Launch(tile=16, packed=True, stages=2), Launch(tile=64, described=False, stages=1),
+            Launch(tile=128, warps=8, stages=1),
+        ]  # fmt: skip
+        backward = [
+            BackwardLaunch(queries=16, keys=16, described=False, stages=1),
+            BackwardLaunch(queries=32, keys=64, warps=8, stages=1),
+        ]
     return [{"launch": launch} for launch in (*forward, *backward)]
 
 

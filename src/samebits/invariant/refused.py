@@ -1,0 +1,79 @@
+"""Why an operation is refused and what to do instead: the error, and the closed table of reasons.
+
+Knows no operation that is allowed; what stands in no table at all is refused too."""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+class InvariantError(RuntimeError):
+    """An operation whose bits could depend on the batch, the padding or the memory around a value."""
+
+
+class RefusedError(Exception):
+    """A routed operation was asked for in a form that samebits cannot compute; its text says which."""
+
+
+UNKNOWN: Final = "no order is known for it; write it with routed operations, or use strict=False, which only lists it"
+
+_ATTENTION = 'its order depends on the batch and on lengths; load the model with attn_implementation="samebits"'
+_DROPOUT = "its random numbers depend on a value's place in the batch; use model.eval() or p=0"
+_RANDOM = "its random numbers depend on a value's place in the batch; draw them before the block"
+_ATOMIC = "it adds in the order of arrival; use samebits.ops.embedding, or an index without duplicates"
+_CONVOLUTION = "samebits has no convolution; write it as a matrix product"
+_NORM = "its order depends on the sizes; use samebits.ops.grad_norm or clip_grad_norm_"
+_SCAN = "a scan of floats is cut by the library; use integers or a matrix product"
+_TAIL = "on the CPU torch computes it otherwise in the last elements of a tensor; samebits has no such function"
+_TIES = "its answer among equal values depends on the sizes; use sort(stable=True)"
+
+REASONS: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        (
+            "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention",
+            "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention",
+            "_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention",
+            "_scaled_dot_product_cudnn_attention_backward", "_scaled_dot_product_fused_attention_overrideable",
+            "_scaled_dot_product_attention_math", "_flash_attention_forward", "_flash_attention_backward",
+            "_efficient_attention_forward", "_efficient_attention_backward",
+        ),
+        _ATTENTION,
+    ),
+    **dict.fromkeys(
+        (
+            "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "normal_",
+            "uniform", "uniform_", "exponential_", "random_",
+        ),
+        _RANDOM,
+    ),
+    **dict.fromkeys(
+        ("bernoulli", "bernoulli_", "native_dropout", "rrelu_with_noise", "alpha_dropout", "feature_dropout"), _DROPOUT
+    ),
+    "multinomial": "its random numbers depend on a value's place in the batch; use samebits.ops.sample",
+    **dict.fromkeys(
+        (
+            "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "index_add", "index_add_", "index_put",
+            "index_put_", "_index_put_impl_", "_unsafe_index_put", "put_", "index_reduce", "index_reduce_",
+            "embedding_bag", "_embedding_bag", "_embedding_bag_dense_backward",
+        ),
+        _ATOMIC,
+    ),
+    **dict.fromkeys(
+        ("scatter", "scatter_", "index_copy", "index_copy_", "masked_scatter", "masked_scatter_"),
+        "with two values for one place the winner is not fixed; use gather or where",
+    ),
+    **dict.fromkeys(("convolution", "convolution_backward", "_convolution", "mkldnn_convolution"), _CONVOLUTION),
+    **dict.fromkeys(("_foreach_norm", "norm", "_fused_adamw_", "_fused_adam_", "_fused_sgd_"), _NORM),
+    **dict.fromkeys(("cumsum", "cumsum_", "cumprod", "cumprod_", "logcumsumexp", "_logcumsumexp"), _SCAN),
+    **dict.fromkeys(
+        (
+            "sinh", "cosh", "atanh", "mish", "mish_backward", "elu", "elu_", "elu_backward", "selu", "celu", "softplus",
+            "softplus_backward", "logit", "softshrink", "atan2", "logaddexp", "logaddexp2", "float_power", "hypot",
+            "pow", "pow_", "special_log_ndtr",
+        ),
+        _TAIL,
+    ),
+    **dict.fromkeys(("kthvalue", "median", "nanmedian", "mode", "unique_consecutive"), _TIES),
+}  # fmt: skip
+"""Operation to reason and advice. Names without `aten::`, all overloads."""

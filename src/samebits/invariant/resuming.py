@@ -1,0 +1,67 @@
+"""Weight gradients over micro-batches: the second backward goes on with the chain that the first one left in `.grad`.
+
+Torch would add two finished sums, which is another order than one sum over all rows. Remembers, while a gradient's
+memory lives, what it was computed from; knows no operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+Resume = Callable[[Tensor], None]
+"""accumulator of the result's shape, float32 <- the result's chains, resumed from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    memory: Any
+    """A weak reference: it keeps nothing alive, and its number is given to no other memory while it stands."""
+    shape: torch.Size
+    strides: tuple[int, ...]
+    version: int
+    resume: Resume
+
+
+class Chains:
+    """The results of one backward that could be computed again from a sum so far."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Chain] = {}
+
+    def remember(self, result: Tensor, resume: Resume) -> None:
+        """Only unrounded sums can go on: float32 in one piece of memory of its own."""
+        if result.dtype != torch.float32 or not result.is_contiguous() or result.numel() == 0:
+            return
+        self._known = {key: chain for key, chain in self._known.items() if not chain.memory.expired()}
+        memory: Any = StorageWeakRef(result.untyped_storage())  # type: ignore[no-untyped-call]
+        self._known[memory.cdata] = _Chain(memory, result.shape, result.stride(), result._version, resume)
+
+    def forget(self, tensor: Tensor) -> None:
+        """Its memory was written to: it is no longer what it was computed from."""
+        if self._known:
+            self._known.pop(tensor.untyped_storage()._cdata, None)
+
+    def go_on(self, gradient: Tensor, added: Tensor) -> bool:
+        """gradient <- gradient's chains resumed with what `added` was computed from; False where that is not known."""
+        chain = self._known.pop(added.untyped_storage()._cdata, None) if self._known else None
+        if chain is None or chain.memory.expired() or added._version != chain.version:
+            return False
+        if gradient.dtype != torch.float32 or added.numel() != chain.shape.numel():
+            return False
+        if added.shape == chain.shape and added.stride() == chain.strides:
+            accumulator = gradient
+        elif added.dim() == 2 and added.T.shape == chain.shape and added.T.stride() == chain.strides:
+            accumulator = gradient.T
+        elif added.is_contiguous() and gradient.is_contiguous():
+            accumulator = gradient.view(chain.shape)
+        else:
+            return False
+        if not (accumulator.is_contiguous() or (accumulator.dim() == 2 and accumulator.T.is_contiguous())):
+            return False
+        chain.resume(accumulator)
+        return True

@@ -1,0 +1,151 @@
+"""attn_implementation="samebits" for transformers: its masks and tensors turned into samebits' one attention.
+
+Loads transformers only in `register`. A mask stays the 2-D padding mask: ones without a hole, padding on the left or
+the right. Keys count from a sequence's own first token, wherever padding, a cache or a packed row put it."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.invariant.products import backend_of
+
+NAME = "samebits"
+
+
+@cache
+def register() -> None:
+    """Makes attn_implementation="samebits" known. `invariant_mode` does it where transformers is loaded."""
+    transformers = import_module("transformers")
+    transformers.AttentionInterface.register(NAME, attention)
+    transformers.AttentionMaskInterface.register(NAME, padding_mask)
+
+
+def padding_mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: int = 0,
+                 mask_function: Any = None, attention_mask: Tensor | None = None, use_vmap: bool = False,
+                 device: Any = None, **_: Any) -> Tensor | None:  # fmt: skip
+    """The 2-D mask over all keys from the sequences' first on, also those that a cache has dropped or not filled yet.
+
+    None where every key is there. `use_vmap` means a mask of the caller's own, which cannot be read."""
+    if use_vmap:
+        raise ValueError(
+            "attention 'samebits': the model adds a mask function of its own; allowed: causal, full, sliding"
+        )
+    seen = int(q_offset) + q_length
+    if attention_mask is None:
+        complete = kv_offset == 0 and kv_length == seen
+        return None if complete else torch.ones(batch_size, seen, dtype=torch.bool, device=device)
+    attention_mask = attention_mask.bool()
+    _check_holes(attention_mask)
+    complete = kv_offset == 0 and attention_mask.shape[1] == kv_length
+    return None if complete and bool(attention_mask.all()) else attention_mask
+
+
+def _check_holes(mask_BK: Tensor) -> None:
+    steps = mask_BK[:, 1:] & ~mask_BK[:, :-1]
+    runs = steps.sum(1) + mask_BK[:, 0]
+    if bool((runs > 1).any()):
+        row = int((runs > 1).nonzero()[0])
+        raise ValueError(
+            f"attention 'samebits': attention_mask has a hole in row {row}; allowed: padding on the left or the right"
+        )
+
+
+def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+              scaling: float | None = None, dropout: float = 0.0, sliding_window: int | None = None,
+              softcap: float | None = None, is_causal: bool | None = None, position_ids: Tensor | None = None,
+              cu_seq_lens_q: Tensor | None = None, cu_seq_lens_k: Tensor | None = None,
+              **unused: Any) -> tuple[Tensor, None]:  # fmt: skip
+    """(batch, heads, length, head size) tensors in, (batch, length, heads, head size) out, as transformers wants it."""
+    import samebits.ops.attention  # noqa: F401  registers it
+
+    backend = backend_of(query)
+    _check_arguments(module, dropout, unused)
+    B, heads, S, D = query.shape
+    if attention_mask is not None:
+        key, value = _all_keys(key, value, attention_mask.shape[-1])
+    K = key.shape[2]
+    if cu_seq_lens_q is not None:
+        q_start, q_length = _pieces(cu_seq_lens_q)
+        k_start, k_length = _pieces(cu_seq_lens_q if cu_seq_lens_k is None else cu_seq_lens_k)
+    elif attention_mask is not None:
+        q_start, q_length, k_start, k_length = _padded(attention_mask, S)
+    else:
+        bounds = _packed(position_ids, B, S) if S == K else None
+        if bounds is not None:
+            q_start, q_length = k_start, k_length = _pieces(bounds)
+        else:
+            row = torch.arange(B, device=query.device)
+            q_start, q_length, k_start, k_length = row * S, torch.full_like(row, S), row * K, torch.full_like(row, K)
+    causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    flat = [x.transpose(1, 2).reshape(-1, x.shape[1], D) for x in (query, key, value)]
+    out, _ = torch.ops.samebits.attention(
+        *flat, q_start, q_length, k_start, k_length, None, 0, S if cu_seq_lens_q is None else B * S,
+        K if cu_seq_lens_q is None else B * K, bool(causal), sliding_window or 0,
+        1.0 / math.sqrt(D) if scaling is None else float(scaling), softcap or 0.0, backend,
+    )  # fmt: skip
+    return out.reshape(B, S, heads, D), None
+
+
+def _check_arguments(module: torch.nn.Module, dropout: float, unused: dict[str, Any]) -> None:
+    if dropout:
+        raise ValueError(
+            f"attention 'samebits': dropout is {dropout}; allowed: 0, its random numbers depend on the batch"
+        )
+    for name in ("s_aux", "position_bias", "cache", "head_mask"):
+        if unused.get(name) is not None:
+            raise ValueError(f"attention 'samebits': {name} is given to {type(module).__name__}; allowed: None")
+    if unused.get("output_attentions"):
+        raise ValueError("attention 'samebits': output_attentions is True; allowed: False, scores are never stored")
+
+
+def _all_keys(key: Tensor, value: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Keys at their logical places: without those not filled yet, with zeros for those a sliding cache has dropped.
+
+    No query sees a dropped key; but the blocks that later keys fall into are counted from the first."""
+    dropped = length - key.shape[2]
+    if dropped < 0:
+        return key[:, :, :length], value[:, :, :length]
+    if dropped > 0:
+        return tuple(torch.nn.functional.pad(x, (0, 0, dropped, 0)) for x in (key, value))  # type: ignore[return-value]
+    return key, value
+
+
+def _padded(mask_BK: Tensor, S: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Starts and lengths of queries and keys. The queries are the last S of the mask's columns."""
+    if mask_BK.dim() != 2:
+        raise ValueError(
+            f"attention 'samebits': attention_mask has shape {tuple(mask_BK.shape)}; allowed: (batch, keys)"
+        )
+    B, K = mask_BK.shape
+    row = torch.arange(B, device=mask_BK.device)
+    k_length = mask_BK.sum(1)
+    first = mask_BK.to(torch.int64).argmax(1)
+    last = first + k_length
+    q_first = first.clamp(min=K - S)
+    q_length = (last - q_first).clamp(min=0)
+    # A chunk's keys end where its last query stands: what lies behind a sequence's end is no query either.
+    return row * S + (q_first - (K - S)), q_length, row * K + first, k_length
+
+
+def _packed(position_ids: Tensor | None, B: int, S: int) -> Tensor | None:
+    """Bounds of sequences that stand one after the other in a row: positions that begin again at 0 say where."""
+    if position_ids is None or position_ids.dim() != 2 or S < 2:
+        return None
+    begins = torch.ones(position_ids.shape, dtype=torch.bool, device=position_ids.device)
+    begins[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
+    if int(begins.sum()) == position_ids.shape[0]:
+        return None
+    places = begins.expand(B, S).reshape(-1).nonzero().reshape(-1)
+    return torch.cat((places, places.new_tensor([B * S])))
+
+
+def _pieces(bounds: Tensor) -> tuple[Tensor, Tensor]:
+    """Starts and lengths between bounds."""
+    bounds = bounds.to(torch.int64)
+    return bounds[:-1], bounds[1:] - bounds[:-1]
