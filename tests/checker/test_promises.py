@@ -16,23 +16,25 @@ from samebits.checker.targets import OPERATORS
 from samebits.contracts.language import PROMISES
 from samebits.records.report import Verdict
 
-# Small enough for a test, large enough for every promise: more rows than a chain is wide, a tail on every axis.
+# The two rooms with the largest domains are narrowed to one shape here: more rows than a chain is wide, a tail on every
+# axis. All others are judged on their whole domain, as the command does.
 SHAPES = {"linear": (33, 100, 33), "matmul": (33, 100, 33), "rmsnorm": (33, 300)}
 
 
 def judgements(room: str) -> list[Judgement]:
-    """All of a room on the CPU, each narrowed to one shape and one recipe; order keeps small sums, which are quick."""
-    found = []
-    for judgement in plan(room, backend="cpu").judgements:
-        door = judgement.setting.door.name
-        shape = SHAPES.get(door) if judgement.promise != "order" else None
-        narrowed = [case for case in judgement.cases if case.recipe == judgement.cases[0].recipe]
-        if shape:
-            narrowed = [dataclasses.replace(case, shape=shape) for case in narrowed if case.shape == narrowed[0].shape]
-        else:
-            narrowed = [case for case in narrowed if case.shape[0] == 1 or (case.shape[0] == 8 and case.shape[1] == 64)]
-        found.append(dataclasses.replace(judgement, cases=narrowed, fault_cases=narrowed))
-    return found
+    """All of a room on the CPU."""
+    return [_narrowed(each) if room in ("matmul", "rmsnorm") else each for each in plan(room, backend="cpu").judgements]
+
+
+def _narrowed(judgement: Judgement) -> Judgement:
+    """One shape and one recipe; order keeps small sums, which are quick."""
+    shape = SHAPES.get(judgement.setting.door.name) if judgement.promise != "order" else None
+    cases = [case for case in judgement.cases if case.recipe == judgement.cases[0].recipe]
+    if shape:
+        cases = [dataclasses.replace(case, shape=shape) for case in cases if case.shape == cases[0].shape]
+    else:
+        cases = [case for case in cases if case.shape[0] == 1 or (case.shape[0] == 8 and case.shape[1] == 64)]
+    return dataclasses.replace(judgement, cases=cases, fault_cases=cases)
 
 
 ALL = [judgement for room in OPERATORS.rooms() for judgement in judgements(room)]
