@@ -1,5 +1,6 @@
 """numpy(x) == C++ baseline(x) == AVX2(x) == AVX-512(x), bit for bit, and within the stated error of the true value."""
 
+import ctypes
 import math
 
 import numpy as np
@@ -154,3 +155,12 @@ def test_shapes_and_views() -> None:
     x = patterns(each=8)[:4096].reshape(64, 64)
     assert np.array_equal(elementary("log", x.T).view(np.uint32), elementary("log", x).T.view(np.uint32))
     assert evaluate("log", x[:, ::2]).shape == (64, 32)
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "exp"), (1, "exp2")])
+def test_the_quick_form_agrees_on_all_inputs(number: int, name: str) -> None:
+    """Every one of the 2^32 patterns, on the widest instruction set, which alone has a form of its own."""
+    differing = ctypes.c_int64(-1)
+    address = ctypes.addressof(differing)
+    native.call("elementary_quick_differs", "iuqp", number, 0, 1 << 32, address, threads=2)
+    assert differing.value == 0, f"{name}: {differing.value} patterns differ"

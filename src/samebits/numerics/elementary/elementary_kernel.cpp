@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "generated.h"
+#include "quick.h"
 #include "samebits/abi.h"
 #include "samebits/threads.h"
 
@@ -153,6 +153,33 @@ SAMEBITS_EXPORT int32_t SAMEBITS_NAME(philox)(uint64_t seed, uint32_t stream, ui
                 philox_blocks(seed, stream, (start + size) / 4, 1, last);
                 std::copy(last, last + size % 4, out + start + size - size % 4);
             }
+        });
+    });
+}
+
+// How many of `count` consecutive bit patterns give other bits by the quick form of exp (0) or exp2 (1) than by the
+// generated one. Two NaNs agree.
+SAMEBITS_EXPORT int32_t SAMEBITS_NAME(elementary_quick_differs)(int32_t function, uint32_t first, int64_t count,
+                                                                int64_t* differing, int32_t threads) {
+    return guarded([&] {
+        if (function != 0 && function != 1) throw Error("function must be 0 or 1, got " + std::to_string(function));
+        std::mutex lock;
+        *differing = 0;
+        parallel_for(blocks_of(count), threads, [&](int64_t block) {
+            int64_t found = 0;
+            const int64_t stop = std::min(count, (block + 1) * BLOCK);
+            for (int64_t i = block * BLOCK; i < stop; i += WIDTH) {
+                float in[WIDTH], plain[WIDTH], quicker[WIDTH];
+                for (int lane = 0; lane < WIDTH; ++lane) in[lane] = from_bits(first + static_cast<uint32_t>(i + lane));
+                const Floats x = load(static_cast<const float*>(in));
+                store(static_cast<float*>(plain), function == 0 ? elementary::exp(x) : elementary::exp2(x));
+                store(static_cast<float*>(quicker), function == 0 ? quick::exp(x) : quick::exp2(x));
+                for (int lane = 0; lane < WIDTH; ++lane)
+                    found += to_bits(plain[lane]) != to_bits(quicker[lane]) &&
+                             !(std::isnan(plain[lane]) && std::isnan(quicker[lane]));
+            }
+            const std::lock_guard<std::mutex> guard(lock);
+            *differing += found;
         });
     });
 }

@@ -65,7 +65,7 @@ void weigh(const Rule& rule, float lse2, float delta, Range seen, Range columns,
                 bend = elementary::tanh(mul(z, broadcast(rule.score_factor)));
                 z = mul(bend, broadcast(rule.cap));
             }
-            weight = power_of_two(fma(z, factor, minus_lse2));
+            weight = quick::exp2(fma(z, factor, minus_lse2));
             dscore = mul(weight, add(load(dscores + j), minus_delta));
             if (rule.capped) dscore = mul(dscore, fma(mul(bend, broadcast(-1.0f)), bend, broadcast(1.0f)));
             if (j < seen.first || j + WIDTH > seen.stop) {

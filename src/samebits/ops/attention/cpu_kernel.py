@@ -35,9 +35,17 @@ class _Description:
         return [ctypes.addressof(array) for array in self.arrays]
 
 
+def _fresh(x_THD: Tensor, lengths: Tensor) -> Tensor:
+    """Room for a result: zeros where a row may belong to no sequence.
+
+    torch fills with its own threads, which then wait for more work in a loop, on the cores that the kernel needs."""
+    whole = int(lengths.sum()) == x_THD.shape[0]
+    return (torch.empty if whole else torch.zeros)(x_THD.shape, dtype=x_THD.dtype)
+
+
 def forward(q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, sequences: Sequences, rule: Rule) -> tuple[Tensor, Tensor]:
     """(out, lse2)."""
-    out_THD = torch.zeros(q_THD.shape, dtype=q_THD.dtype)
+    out_THD = _fresh(q_THD, sequences.q_length)
     lse2_TH = torch.full(q_THD.shape[:2], torch.inf, dtype=torch.float32)
     description = _Description(sequences, rule, q_THD, k_THD, v_THD, None)
     tensors = (q_THD, k_THD, v_THD, out_THD, lse2_TH)
@@ -50,7 +58,9 @@ def backward(
     sequences: Sequences, rule: Rule,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(dq, dk, dv)."""
-    dq_THD, dk_THD, dv_THD = (torch.zeros(x.shape, dtype=x.dtype) for x in (q_THD, k_THD, v_THD))
+    dq_THD, dk_THD, dv_THD = (
+        _fresh(q_THD, sequences.q_length), _fresh(k_THD, sequences.k_length), _fresh(v_THD, sequences.k_length)
+    )  # fmt: skip
     description = _Description(sequences, rule, q_THD, k_THD, v_THD, dout_THD)
     tensors = (dout_THD, q_THD, k_THD, v_THD, out_THD, lse2_TH, torch.empty_like(lse2_TH), dq_THD, dk_THD, dv_THD)
     run("attention_backward", "p" * 13, *description.addresses(), *map(pointer, tensors))

@@ -78,7 +78,7 @@ inline void raise(RowTile& tile, const Floats (&largest)[ROW_PANEL], float expon
         for (int i = 0; i < WIDTH; ++i) now = larger(turned[i], now);
         const Floats finite = floats(choose(lanes(now) == lanes(none), lanes(zeros()), lanes(now)));
         const Floats level = mul(finite, factor);
-        const Floats shrink = power_of_two(floats(lanes(mul(before, factor)) - lanes(level)));
+        const Floats shrink = quick::exp2(floats(lanes(mul(before, factor)) - lanes(level)));
         // Where the maximum stays, nothing shrinks: 1 but for levels that overflow.
         store(tile.shrink + first, floats(choose(lanes(now) == lanes(before), lanes(broadcast(1.0f)), lanes(shrink))));
         store(tile.level + first, level);
@@ -94,7 +94,7 @@ void weigh_row(float factor, float level, float shrink, Range columns, float* sc
     for (int j = 0; j < BLOCK_VECTORS; ++j) {
         float* at = scores + j * WIDTH;
         const bool here = WHOLE || (j * WIDTH >= columns.first && j * WIDTH < columns.stop);
-        weight[j] = here ? power_of_two(fma(load(at), broadcast(factor), broadcast(-level))) : zeros();
+        weight[j] = here ? quick::exp2(fma(load(at), broadcast(factor), broadcast(-level))) : zeros();
         if (here) store(at, rounded_to<T>(weight[j]));
     }
     add_weights(weight, shrink, sums);

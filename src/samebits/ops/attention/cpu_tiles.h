@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "numerics/elementary/generated.h"
+#include "numerics/elementary/quick.h"
 #include "ops/_cpu/chain.h"
 #include "ops/_cpu/rows.h"
 
@@ -231,28 +231,6 @@ inline Floats keep(Range range, Floats a, Floats other) {
     const int32_t stop = static_cast<int32_t>(std::clamp<int64_t>(range.stop, 0, WIDTH));
     const SignedLanes inside = (place >= first) & (place < stop);
     return floats(choose(inside, lanes(a), lanes(other)));
-}
-
-// elementary::exp2 in fewer instructions: one scaling by the exponent instead of two, the same single rounding.
-inline Floats power_of_two(Floats x) {
-#if defined(__AVX512F__)
-    // Up to -150 the result is +0, and what would be computed costs the processor dearly; a NaN goes through.
-    const __mmask16 more = _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(-150.0f), _CMP_NLE_UQ);
-    const __m512 near = _mm512_min_ps(_mm512_set1_ps(0x1.02p+7f), x.v);
-    const __m512 magic = _mm512_set1_ps(0x1.8p+23f), one = _mm512_set1_ps(1.0f), ln2 = _mm512_set1_ps(0x1.62e43p-1f);
-    const __m512 whole = _mm512_sub_ps(_mm512_add_ps(near, magic), magic);
-    const __m512 rest = _mm512_sub_ps(near, whole);
-    const __m512 high = _mm512_fmadd_ps(rest, ln2, one);
-    const __m512 lost = _mm512_fmadd_ps(rest, ln2, _mm512_sub_ps(one, high));
-    __m512 series = _mm512_fmadd_ps(_mm512_set1_ps(0x1.416024p-13f), rest, _mm512_set1_ps(0x1.5f02fep-10f));
-    series = _mm512_fmadd_ps(series, rest, _mm512_set1_ps(0x1.3b2deap-7f));
-    series = _mm512_fmadd_ps(series, rest, _mm512_set1_ps(0x1.c6af8ap-5f));
-    series = _mm512_fmadd_ps(series, rest, _mm512_set1_ps(0x1.ebfbdcp-3f));
-    series = _mm512_fmadd_ps(rest, series, _mm512_set1_ps(-0x1.05c61p-29f));
-    return {_mm512_maskz_scalef_ps(more, _mm512_add_ps(high, _mm512_fmadd_ps(rest, series, lost)), whole)};
-#else
-    return elementary::exp2(x);
-#endif
 }
 
 template <class T>

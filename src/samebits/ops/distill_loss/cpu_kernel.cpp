@@ -1,5 +1,5 @@
 // The distillation loss on the CPU: a row of student and teacher is read from memory once and stays in cache.
-#include "numerics/elementary/generated.h"
+#include "numerics/elementary/quick.h"
 #include "ops/_cpu/lane_sum.h"
 #include "ops/_cpu/rows.h"
 
@@ -45,7 +45,7 @@ struct Softmax {
     Softmax(const T* x, float maximum, float inverse)
         : x(x), inverse(broadcast(inverse)), shift(broadcast(maximum * inverse)) {}
     Floats shifted(int64_t v, int count) const { return subtract(mul(load_part(x + v, count), inverse), shift); }
-    Floats weight(int64_t v, int count) const { return elementary::exp(shifted(v, count)); }
+    Floats weight(int64_t v, int count) const { return quick::exp(shifted(v, count)); }
     void add_up(int64_t width) {
         total = lane_sum(width, [&](Floats sum, int64_t v, int count) { return add(sum, weight(v, count)); });
     }
@@ -58,7 +58,7 @@ float row_divergence(int64_t width, const Softmax<T>& teacher, const Softmax<T>&
     const Floats log_student = broadcast(elementary::log(student.total));
     return lane_sum(width, [&](Floats sum, int64_t v, int count) {
         const Floats d = teacher.shifted(v, count);
-        const Floats p = mul(elementary::exp(d), share);
+        const Floats p = mul(quick::exp(d), share);
         const Floats gap = subtract(subtract(d, log_teacher), subtract(student.shifted(v, count), log_student));
         // What the teacher gives probability 0 adds nothing, whatever its logarithm.
         const auto missing = elementary::lanes(p) == elementary::fill<elementary::FloatLanes>(0.0f);

@@ -1,5 +1,5 @@
 // Log-probabilities of selected tokens on the CPU: logits exist one panel at a time, in a thread's own scratch memory.
-#include "numerics/elementary/generated.h"
+#include "numerics/elementary/quick.h"
 #include "ops/_cpu/chain.h"
 #include "ops/_cpu/lane_sum.h"
 #include "ops/_cpu/rows.h"
@@ -54,7 +54,7 @@ void block_statistics(const float* logits, float* largest, float* sum) {
     *largest = *std::max_element(rest, rest + WIDTH);
     // A block of -inf alone sums to 0: its logits are taken as they are, for -inf minus -inf is no number.
     const Floats shift = broadcast(*largest == MINUS_INFINITY ? 0.0f : -*largest);
-    for (int j = 0; j < LANE_VECTORS; ++j) lane[j] = elementary::exp(add(load(logits + j * WIDTH), shift));
+    for (int j = 0; j < LANE_VECTORS; ++j) lane[j] = quick::exp(add(load(logits + j * WIDTH), shift));
     *sum = fold_by_halves(lane);
 }
 
@@ -111,7 +111,7 @@ void gradient_row(const float* logits, int64_t columns, int64_t own, bool ignore
     const float selected = here ? logits[own] : 0.0f;
     const Floats shift = broadcast(-lse), scale = broadcast(g);
     each_vector(columns, [&](int64_t v, int count) {
-        const Floats probability = elementary::exp(add(load_part(logits + v, count), shift));
+        const Floats probability = quick::exp(add(load_part(logits + v, count), shift));
         store_part(dz + v, mul(scale, add(zeros(), negated(probability))), count);
     });
     if (here) narrow(g * (1.0f - elementary::exp(selected - lse)), dz + own);

@@ -2,7 +2,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "numerics/elementary/generated.h"
+#include "numerics/elementary/quick.h"
 #include "ops/_cpu/lane_sum.h"
 #include "ops/_cpu/rows.h"
 
@@ -48,7 +48,7 @@ void softmax(int64_t width, const In* x, Out* y) {
     }
     const Floats minus_shift = broadcast(-row_shift(width, x));
     const float total = lane_sum(width, [&](Floats sum, int64_t h, int count) {
-        const Floats value = elementary::exp(add(load_part(x + h, count), minus_shift));
+        const Floats value = quick::exp(add(load_part(x + h, count), minus_shift));
         store_part(waiting + h, value, count);
         return add(sum, value);
     });
@@ -62,7 +62,7 @@ template <class In, class Out>
 void log_softmax(int64_t width, const In* x, Out* y) {
     const Floats minus_shift = broadcast(-row_shift(width, x));
     const float total = lane_sum(width, [&](Floats sum, int64_t h, int count) {
-        return add(sum, elementary::exp(add(load_part(x + h, count), minus_shift)));
+        return add(sum, quick::exp(add(load_part(x + h, count), minus_shift)));
     });
     const Floats minus_log = broadcast(total == 0.0f ? 0.0f : -elementary::log(total));
     each_vector(width, [&](int64_t h, int count) {
@@ -88,7 +88,7 @@ void log_softmax_gradient(int64_t width, const Out* dy, const Out* y, In* dx) {
     // The product with -total is the product of -exp(y) with total.
     const Floats minus_total = broadcast(-total);
     each_vector(width, [&](int64_t h, int count) {
-        const Floats share = elementary::exp(load_part(y + h, count));
+        const Floats share = quick::exp(load_part(y + h, count));
         store_part(dx + h, fma(share, minus_total, load_part(dy + h, count)), count);
     });
 }
