@@ -43,10 +43,12 @@ test-gpu:
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py --record
+	$(BIN)/python benchmarks/cpu_operators.py --record
 
 bench-gpu:
 	PYTHONPATH=src $(GPU_PYTHON) -m samebits.native.build
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_matmul.py --output benchmarks/results/h200_matmul.json
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_operators.py --output benchmarks/results/h200_operators.json
 
 # The C++ and Triton forms of the elementary functions, from their one definition.
 generate: $(READY)

@@ -231,6 +231,7 @@ def main(all_cases: tuple[Case, ...] = CASES, results: Path = RESULTS, words: st
     if not cases or (arguments.record and len(cases) < len(all_cases)):
         parser.error(f"--only={arguments.only!r} chooses {len(cases)} of {len(all_cases)} cases; --record needs all")
     load_before = os.getloadavg()[0]
+    besides = more() if arguments.record else {}
     launches = sum(refuse_unequal_bits(case) for case in cases)
     print(f"bits equal: {launches} launches (instruction sets {', '.join(native.instruction_sets())}; threads 1, 2, 3)")
     print(HEADER)
@@ -250,7 +251,7 @@ def main(all_cases: tuple[Case, ...] = CASES, results: Path = RESULTS, words: st
             "source_digest": source_digest(),
             "equal_launches": launches,
             "rows": rows,
-            **more(),
+            **besides,
         }
         results.parent.mkdir(exist_ok=True)
         results.write_text(json.dumps(record, indent=1) + "\n")

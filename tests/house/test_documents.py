@@ -69,6 +69,7 @@ def test_commands_run(command: str, tmp_path: Path) -> None:
         words, cwd=PROJECT if "examples" in command else tmp_path, capture_output=True, text=True, timeout=300
     )
     assert run.returncode in (0, 1), f"{command}: {run.returncode}\n{run.stdout}\n{run.stderr}"
+    assert "Traceback" not in run.stderr, f"{command}: {run.stderr}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.name)
