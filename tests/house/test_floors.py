@@ -111,3 +111,28 @@ def test_no_room_for_leftovers() -> None:
     """There is no `utils`: a thing without a home shows that a name is missing."""
     banned = re.compile(r"(utils?|common|misc|helpers?)(\.py)?$")
     assert not [path for path in PACKAGE.rglob("*") if banned.fullmatch(path.name)]
+
+
+def dots_without_precision(source: str) -> list[int]:
+    """Lines of `tl.dot` that leave the precision of their operands to Triton, whose default for float32 is tf32."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    dots = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "dot"]
+    return [
+        call.lineno
+        for call in dots
+        if isinstance(call.func, ast.Attribute)
+        and getattr(call.func.value, "id", "") == "tl"
+        and not any(word.arg == "input_precision" for word in call.keywords)
+    ]
+
+
+def test_no_product_is_left_to_tf32() -> None:
+    kernels = [file for file in PACKAGE.rglob("*.py") if "tl.dot(" in file.read_text()]
+    assert kernels
+    for file in kernels:
+        assert not dots_without_precision(file.read_text()), file.name
+
+
+def test_a_product_without_precision_is_noticed() -> None:
+    """Planted fault."""
+    assert dots_without_precision("import triton.language as tl\nx = tl.dot(a, b, c)") == [2]

@@ -272,3 +272,9 @@ def test_the_reference_is_the_formula() -> None:
     error = (matmul(a, b, backend="reference").double() - exact).abs()
     assert bool((error <= bound).all())
     assert np.isfinite(error.numpy()).all()
+
+
+def test_float8_is_refused_with_a_reason() -> None:
+    x = torch.ones(2, 16).to(torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match="a has dtype float8_e4m3fn, for no order of its sums is declared; allowed"):
+        matmul(x, x.T)

@@ -47,8 +47,9 @@ def check_tensors(operator: str, backend: str, tensors: Mapping[str, Tensor | No
             raise ValueError(f"{operator}: {name} has layout {tensor.layout}; allowed: strided")
         if tensor.dtype not in allowed:
             names = ", ".join(short(dtype) for dtype in allowed)
+            why = ", for no order of its sums is declared" if short(tensor.dtype).startswith("float8") else ""
             raise ValueError(
-                f"{operator}: {name} has dtype {short(tensor.dtype)}; allowed with backend={backend!r}: {names}"
+                f"{operator}: {name} has dtype {short(tensor.dtype)}{why}; allowed with backend={backend!r}: {names}"
             )
         if tensor.dtype != first.dtype:
             raise ValueError(
