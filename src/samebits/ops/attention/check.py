@@ -183,7 +183,10 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
 
     # Few, for every one of them is compiled for every head size and format.
     if format == "float32":
-        forward = [Launch(tile=16, packed=True, described=False, stages=1), Launch(tile=32, described=False, warps=8)]
+        forward = [
+            Launch(tile=16, packed=True, described=False, stages=1),
+            Launch(tile=32, described=False, warps=8, stages=1),
+        ]
         backward = [BackwardLaunch(queries=32, keys=16, described=False, stages=1)]
     else:
         forward = [
