@@ -8,6 +8,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from samebits import native
+
+# One, as many as small machines have, an odd number, and more than most have.
+CPU_THREADS = (1, 2, 3, 7)
 _lock = threading.RLock()
 _forced: list[Mapping[str, object]] = []
 
@@ -29,3 +33,8 @@ def forced(name: str) -> object | None:
         if name in numbers:
             return numbers[name]
     return None
+
+
+def cpu_launches(threads: tuple[int, ...] = CPU_THREADS) -> list[dict[str, object]]:
+    """Launch numbers of the CPU that must not change a bit: threads times the instruction sets this machine has."""
+    return [{"threads": count, "instruction_set": isa} for isa in native.instruction_sets() for count in threads]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 _library: Any = torch.library.Library("samebits", "FRAGMENT")  # type: ignore[no-untyped-call]
 
@@ -28,3 +29,8 @@ def register(
     torch.library.register_fake(f"samebits::{name}", fake)
     if backward is not None:
         torch.library.register_autograd(f"samebits::{name}", backward, setup_context=setup_context)
+
+
+def contiguous_like(x: Tensor) -> Tensor:
+    """What a fake kernel returns for a contiguous result of x's shape and dtype, whatever x's own strides."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -6,8 +6,7 @@ are grouped decide no bit. A gradient beyond 1.8e19 makes its second moment infi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from samebits.ops.adamw.arguments import check_memory, check_numbers, check_step
 from samebits.ops.adamw.optimizer import AdamW
 from samebits.ops.adamw.reference import Numbers
 from samebits.ops.arguments import choose_backend
+from samebits.ops.backends import kernel_module
 from samebits.ops.registering import register
 
 __all__ = ["AdamW", "adamw_"]
@@ -44,23 +44,7 @@ def adamw_(
     return param
 
 
-@cache
-def _kernel(backend: str, device: torch.device) -> Any:
-    """The backend's module. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.adamw import cpu_kernel
-
-        return cpu_kernel
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("adamw_", device)
-        from samebits.ops.adamw import triton_kernel
-
-        return triton_kernel
-    from samebits.ops.adamw import reference
-
-    return reference
+_kernel = partial(kernel_module, __name__, "adamw_")
 
 
 def _update(

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from samebits import native
 from samebits.contracts.door import Arguments, Bounded, Door
 from samebits.numerics.recipes import make
 from samebits.ops.adamw import adamw_
 from samebits.ops.adamw.reference import SUBJECT, side_by_side64
+from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 
-CPU_THREADS = (1, 2, 3, 7)
 TRITON_COLUMNS_AND_WARPS = ((128, 1), (512, 2), (2048, 8))
 
 
@@ -67,9 +66,7 @@ def _exact(arguments: Arguments, _: Tensor, __: Callable[[int], float]) -> Mappi
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     """Threads times instruction sets on the CPU; elements of a program times warps by Triton."""
     if backend == "cpu":
-        return [
-            {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
-        ]
+        return cpu_launches()
     from samebits.ops._triton.rows import RowLaunch
 
     return [{"launch": RowLaunch(columns=columns, warps=warps)} for columns, warps in TRITON_COLUMNS_AND_WARPS]

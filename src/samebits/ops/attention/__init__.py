@@ -7,7 +7,7 @@ Tested head sizes are 64, 96, 128 and 256; any multiple of 8 up to 256 is taken.
 from __future__ import annotations
 
 import math
-from functools import cache as remember
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from samebits.ops.arguments import check_equal, check_tensors, choose_backend
 from samebits.ops.attention.cache import Cache, DenseCache, PagedCache
 from samebits.ops.attention.forms import Rule, Sequences
 from samebits.ops.attention.layout import Numbers, Spread, dense, flat, packed, padded
+from samebits.ops.backends import kernel_module
 from samebits.ops.registering import register
 
 __all__ = ["DenseCache", "PagedCache", "attention"]
@@ -158,23 +159,7 @@ def _append(q: Tensor, k: Tensor | None, v: Tensor | None, queries: Spread, cach
     return cache.spread()
 
 
-@remember
-def _kernel(backend: str, device: torch.device) -> Any:
-    """The backend's module. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.attention import cpu_kernel
-
-        return cpu_kernel
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("attention", device)
-        from samebits.ops.attention import triton_kernel
-
-        return triton_kernel
-    from samebits.ops.attention import reference
-
-    return reference
+_kernel = partial(kernel_module, __name__, "attention")
 
 
 def _lse_dtype(q: Tensor) -> torch.dtype:

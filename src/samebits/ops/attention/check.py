@@ -11,14 +11,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from samebits import native
 from samebits.contracts.door import Arguments, Door, Function
 from samebits.numerics.recipes import make
 from samebits.ops.attention import DenseCache, PagedCache, attention
 from samebits.ops.attention.bounds import exact
 from samebits.ops.attention.exact import CAPPED, FULL, WINDOWED, Options
+from samebits.ops.launching import cpu_launches
 
-CPU_THREADS = (1, 2, 3, 7)
 PADDING_TOKENS = 37
 CHUNKS = (1, 3, 16, 64, 100)
 PAGE_SIZES = (16, 64)
@@ -175,9 +174,7 @@ def _shared(
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     """Threads times instruction sets on the CPU; tiles, warps and ways to load by Triton."""
     if backend == "cpu":
-        return [
-            {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
-        ]
+        return cpu_launches()
     from samebits.ops.attention.triton_backward import BackwardLaunch
     from samebits.ops.attention.triton_kernel import Launch
 

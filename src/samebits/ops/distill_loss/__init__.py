@@ -5,13 +5,14 @@ The teacher's logits are constants: a teacher that asks for a gradient is refuse
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_tensors, choose_backend, short
+from samebits.ops.backends import kernel_module
 from samebits.ops.distill_loss.reference import STATISTICS
 from samebits.ops.matmul import matmul
 from samebits.ops.registering import register
@@ -99,23 +100,7 @@ def _check_numbers(
         )
 
 
-@cache
-def _kernel(backend: str, device: torch.device) -> Any:
-    """The backend's module. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.distill_loss import cpu_kernel
-
-        return cpu_kernel
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("distill_loss", device)
-        from samebits.ops.distill_loss import triton_kernel
-
-        return triton_kernel
-    from samebits.ops.distill_loss import reference
-
-    return reference
+_kernel = partial(kernel_module, __name__, "distill_loss")
 
 
 def _check_targets(targets: Tensor, vocabulary: int, ignore_index: int) -> None:

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from samebits import native
 from samebits.contracts.door import Arguments, Bounded, Door
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
 from samebits.ops.distill_loss import distill_loss
 from samebits.ops.distill_loss.reference import mixed64
+from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 
-CPU_THREADS = (1, 2, 3, 7)
 TRITON_ROWS_AND_WARPS = ((1, 1), (1, 8), (4, 4), (8, 8))
 # 1/3 is not exact in float32, and both terms weigh something.
 TEMPERATURE, ALPHA = 3.0, 0.5
@@ -119,9 +118,7 @@ def _exact(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) -> M
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     """Threads times instruction sets on the CPU; rows of a program times warps by Triton."""
     if backend == "cpu":
-        return [
-            {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
-        ]
+        return cpu_launches()
     from samebits.ops._triton.rows import RowLaunch
 
     return [{"launch": RowLaunch(rows=rows, warps=warps)} for rows, warps in TRITON_ROWS_AND_WARPS]

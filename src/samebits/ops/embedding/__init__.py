@@ -5,13 +5,14 @@ ascending order; it may stop and go on in `embedding_gradient_`. There are no at
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_accumulator, check_dimensions, check_tensors, choose_backend, short
+from samebits.ops.backends import kernel_module
 from samebits.ops.registering import register
 
 # The number of no row: what an operator is given where no row is exempt from the gradient.
@@ -85,23 +86,7 @@ def _inside(operator: str, ids: Tensor, vocabulary: int) -> Tensor:
     return ids
 
 
-@cache
-def _kernel(backend: str, device: torch.device) -> Any:
-    """The backend's module. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.embedding import cpu_kernel
-
-        return cpu_kernel
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("embedding", device)
-        from samebits.ops.embedding import triton_kernel
-
-        return triton_kernel
-    from samebits.ops.embedding import reference
-
-    return reference
+_kernel = partial(kernel_module, __name__, "embedding")
 
 
 def _embedding(ids: Tensor, weight: Tensor, padding: int, backend: str) -> Tensor:

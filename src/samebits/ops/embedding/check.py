@@ -8,15 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits import native
 from samebits.contracts.door import Arguments, Bounded, Door
 from samebits.numerics.elementary import philox_uint32
 from samebits.numerics.recipes import make
 from samebits.ops.embedding import embedding_gradient_
 from samebits.ops.embedding.reference import embedding64
+from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import allowed_error
 
-CPU_THREADS = (1, 2, 3, 7)
 # Rows (at least 16, for the dot that adds them), columns, warps.
 TRITON_LAUNCHES = ((16, 32, 1), (16, 256, 8), (32, 64, 4))
 # The ids draw from a stream of their own.
@@ -48,9 +47,7 @@ def _exact(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) -> M
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     """Threads times instruction sets on the CPU; rows, columns and warps of a program by Triton."""
     if backend == "cpu":
-        return [
-            {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
-        ]
+        return cpu_launches()
     from samebits.ops._triton.rows import RowLaunch
 
     return [{"launch": RowLaunch(rows=rows, columns=columns, warps=warps)} for rows, columns, warps in TRITON_LAUNCHES]

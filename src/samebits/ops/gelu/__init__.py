@@ -5,14 +5,15 @@ gradient of NaN; with "tanh" the gradient is NaN, too, where x*x leaves float32 
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_tensors, choose_backend
-from samebits.ops.registering import register
+from samebits.ops.backends import kernel_module
+from samebits.ops.registering import contiguous_like, register
 
 APPROXIMATIONS = ("none", "tanh")
 
@@ -27,49 +28,29 @@ def gelu(x: Tensor, approximate: str = "none", *, backend: str | None = None) ->
     return y
 
 
-@cache
-def _kernel(backend: str, device: torch.device) -> Any:
-    """The backend's module. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.gelu import cpu_kernel
-
-        return cpu_kernel
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("gelu", device)
-        from samebits.ops.gelu import triton_kernel
-
-        return triton_kernel
-    from samebits.ops.gelu import reference
-
-    return reference
+_kernel = partial(kernel_module, __name__, "gelu")
 
 
 def _gelu(x: Tensor, by_tanh: bool, backend: str) -> Tensor:
     if x.numel() == 0:
-        return _fresh(x)
+        return contiguous_like(x)
     y: Tensor = _kernel(backend, x.device).forward(x.contiguous(), by_tanh)
     return y
 
 
 def _gelu_backward(dy: Tensor, x: Tensor, by_tanh: bool, backend: str) -> Tensor:
     if x.numel() == 0:
-        return _fresh(x)
+        return contiguous_like(x)
     dx: Tensor = _kernel(backend, x.device).backward(dy.contiguous(), x.contiguous(), by_tanh)
     return dx
 
 
-def _fresh(like: Tensor) -> Tensor:
-    return torch.empty_like(like, memory_format=torch.contiguous_format)
-
-
 def _gelu_fake(x: Tensor, by_tanh: bool, backend: str) -> Tensor:
-    return _fresh(x)
+    return contiguous_like(x)
 
 
 def _gelu_backward_fake(dy: Tensor, x: Tensor, by_tanh: bool, backend: str) -> Tensor:
-    return _fresh(x)
+    return contiguous_like(x)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cache
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from samebits.ops.arguments import DTYPES, choose_backend, short
+from samebits.ops.backends import kernel_module
 from samebits.ops.registering import register
 
 
@@ -91,23 +91,7 @@ def _check_finite(operator: str, norm: Tensor) -> None:
         raise RuntimeError(f"{operator}: the norm is {norm.item()}; allowed with error_if_nonfinite: finite")
 
 
-@cache
-def _kernel(backend: str, device: torch.device) -> Any:
-    """The backend's module. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.grad_norm import cpu_kernel
-
-        return cpu_kernel
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("grad_norm", device)
-        from samebits.ops.grad_norm import triton_kernel
-
-        return triton_kernel
-    from samebits.ops.grad_norm import reference
-
-    return reference
+_kernel = partial(kernel_module, __name__, "grad_norm")
 
 
 def _square_sum(tensors: Sequence[Tensor], backend: str) -> Tensor:

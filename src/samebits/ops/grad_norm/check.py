@@ -8,15 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits import native
 from samebits.contracts.door import Arguments, Bounded, Door, Function, Probe
 from samebits.numerics.probes import Encoding
 from samebits.numerics.recipes import make
 from samebits.ops.grad_norm import clip_grad_norm_, grad_norm, grad_square_sum
 from samebits.ops.grad_norm.reference import clipped_rows64, row_norms64, row_squares64
+from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 
-CPU_THREADS = (1, 2, 3, 7)
 TRITON_COLUMNS_AND_WARPS = ((128, 1), (512, 4), (2048, 8))
 MAX_NORM = 1.0
 # The pieces' sums are added in lanes once more: a chain of one, then the fold.
@@ -94,9 +93,7 @@ def _encoding(terms: int) -> Encoding:
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     """Threads times instruction sets on the CPU; elements of a program times warps by Triton."""
     if backend == "cpu":
-        return [
-            {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
-        ]
+        return cpu_launches()
     from samebits.ops._triton.rows import RowLaunch
 
     return [{"launch": RowLaunch(columns=columns, warps=warps)} for columns, warps in TRITON_COLUMNS_AND_WARPS]

@@ -10,16 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits import native
 from samebits.contracts.door import Arguments, Bounded, Door
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.elementary.philox import philox_uint32
 from samebits.numerics.recipes import make
+from samebits.ops.launching import cpu_launches
 from samebits.ops.logprob import selected_logprob_weight_gradient_
 from samebits.ops.logprob.reference import BLOCK, logprob64
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, FLOAT64_ROUNDOFF, allowed_error
 
-CPU_THREADS = (1, 2, 3, 7)
 # The doors' default, which every call of a checker uses.
 IGNORED = -100
 
@@ -97,9 +96,7 @@ def exact(arguments: Arguments, dlogprob: Tensor, error: Callable[[int], float])
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     """Threads times instruction sets on the CPU; every row of the launch table by Triton."""
     if backend == "cpu":
-        return [
-            {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
-        ]
+        return cpu_launches()
     from samebits.ops.logprob.triton_kernel import TABLE
 
     return [{"launch": launch} for launch in TABLE[format]]

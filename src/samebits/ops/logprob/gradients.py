@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from samebits.ops.backends import kernel_module
 from samebits.ops.logprob.reference import BLOCK
 from samebits.ops.unrounded import unrounded
 
@@ -23,23 +23,7 @@ SCRATCH_BYTES = 1 << 27
 ROW_MULTIPLE = 16
 
 
-@cache
-def kernel(backend: str, device: torch.device) -> Any:
-    """The backend's module. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.logprob import cpu_kernel
-
-        return cpu_kernel
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("selected_logprob", device)
-        from samebits.ops.logprob import triton_kernel
-
-        return triton_kernel
-    from samebits.ops.logprob import reference
-
-    return reference
+kernel = partial(kernel_module, "samebits.ops.logprob", "selected_logprob")
 
 
 @dataclass(frozen=True, slots=True)

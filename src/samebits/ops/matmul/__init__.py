@@ -5,13 +5,14 @@ axis, dW and the bias gradient are chains over the rows, which may stop and go o
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_accumulator, check_dimensions, check_equal, check_tensors, choose_backend
+from samebits.ops.backends import kernel_module
 from samebits.ops.registering import register
 
 
@@ -61,23 +62,7 @@ def _rows(operator: str, name: str, tensor: Tensor) -> Tensor:
     return tensor if tensor.dim() == 2 else tensor.reshape(tensor.shape[:-1].numel(), tensor.shape[-1])
 
 
-@cache
-def _kernel(backend: str, device: torch.device) -> Any:
-    """The backend's gemm. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.matmul import cpu_kernel
-
-        return cpu_kernel.gemm
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("matmul", device)
-        from samebits.ops.matmul import triton_kernel
-
-        return triton_kernel.gemm
-    from samebits.ops.matmul import reference
-
-    return reference.gemm
+_kernel = partial(kernel_module, __name__, "matmul")
 
 
 def _gemm(a: Tensor, b: Tensor, bias: Tensor | None, backend: str) -> Tensor:
@@ -85,13 +70,13 @@ def _gemm(a: Tensor, b: Tensor, bias: Tensor | None, backend: str) -> Tensor:
         return a.new_empty(a.shape[0], b.shape[1])
     if a.shape[1] == 0:
         return a.new_zeros(a.shape[0], b.shape[1]) if bias is None else bias.expand(a.shape[0], -1) + 0.0
-    result: Tensor = _kernel(backend, a.device)(a, b, bias_N=bias)
+    result: Tensor = _kernel(backend, a.device).gemm(a, b, bias_N=bias)
     return result
 
 
 def _gemm_accumulate_(accumulator: Tensor, a: Tensor, b: Tensor, backend: str) -> None:
     if accumulator.numel() and a.shape[1]:
-        _kernel(backend, a.device)(a, b, accumulator_MN=accumulator)
+        _kernel(backend, a.device).gemm(a, b, accumulator_MN=accumulator)
 
 
 def _gemm_fake(a: Tensor, b: Tensor, bias: Tensor | None, backend: str) -> Tensor:

@@ -9,14 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits import native
 from samebits.contracts.door import Arguments, Bounded, Door, Function, Probe
 from samebits.numerics.recipes import make
+from samebits.ops.launching import cpu_launches
 from samebits.ops.matmul import matmul_accumulate_
 from samebits.ops.matmul.reference import linear64, matmul64
 from samebits.ops.rounding import allowed_error
-
-CPU_THREADS = (1, 2, 3, 7)
 
 
 def tensor(recipe: str, shape: Sequence[int], seed: int, format: str) -> Tensor:
@@ -94,9 +92,7 @@ _MATMUL_PROBE = _probe(lambda terms: (terms, max(terms, 16)))
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     """Threads times instruction sets on the CPU; every row of the launch table by Triton."""
     if backend == "cpu":
-        return [
-            {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
-        ]
+        return cpu_launches()
     from samebits.ops.matmul.launch_table import TABLE
 
     return [{"launch": launch} for launch in TABLE[format]]

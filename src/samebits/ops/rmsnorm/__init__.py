@@ -5,14 +5,15 @@ by halves. The weight's gradient is a chain over rows that may stop and go on in
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_accumulator, check_dimensions, check_equal, check_tensors, choose_backend
-from samebits.ops.registering import register
+from samebits.ops.backends import kernel_module
+from samebits.ops.registering import contiguous_like, register
 
 
 def rmsnorm(
@@ -75,23 +76,7 @@ def _check(
     return x.reshape(-1, width), None if residual is None else residual.reshape(-1, width), backend
 
 
-@cache
-def _kernel(backend: str, device: torch.device) -> Any:
-    """The backend's module. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.rmsnorm import cpu_kernel
-
-        return cpu_kernel
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("rmsnorm", device)
-        from samebits.ops.rmsnorm import triton_kernel
-
-        return triton_kernel
-    from samebits.ops.rmsnorm import reference
-
-    return reference
+_kernel = partial(kernel_module, __name__, "rmsnorm")
 
 
 def _rstd_dtype(x: Tensor) -> torch.dtype:
@@ -134,22 +119,18 @@ def _dweight_(accumulator: Tensor, dy: Tensor, hidden: Tensor, rstd: Tensor, bac
         )
 
 
-def _fresh(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
 def _rmsnorm_fake(x: Tensor, weight: Tensor, eps: float, backend: str) -> tuple[Tensor, Tensor]:
-    return _fresh(x), x.new_empty(x.shape[0], dtype=_rstd_dtype(x))
+    return contiguous_like(x), x.new_empty(x.shape[0], dtype=_rstd_dtype(x))
 
 
 def _rmsnorm_residual_fake(
     x: Tensor, weight: Tensor, residual: Tensor, eps: float, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _fresh(x), x.new_empty(x.shape[0], dtype=_rstd_dtype(x)), _fresh(x)
+    return contiguous_like(x), x.new_empty(x.shape[0], dtype=_rstd_dtype(x)), contiguous_like(x)
 
 
 def _dx_fake(dy: Tensor, hidden: Tensor, weight: Tensor, rstd: Tensor, dhidden: Tensor | None, backend: str) -> Tensor:
-    return _fresh(hidden)
+    return contiguous_like(hidden)
 
 
 def _dweight_fake(accumulator: Tensor, dy: Tensor, hidden: Tensor, rstd: Tensor, backend: str) -> None:

@@ -8,17 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits import native
 from samebits.contracts.door import Arguments, Bounded, Door, Function, Probe
 from samebits.contracts.orders import sum_error
 from samebits.numerics.elementary import MAXIMUM_ULP, evaluate
 from samebits.numerics.probes import Encoding
 from samebits.numerics.recipes import make
+from samebits.ops.launching import cpu_launches
 from samebits.ops.rmsnorm import rmsnorm_statistic, rmsnorm_weight_gradient_
 from samebits.ops.rmsnorm.reference import rmsnorm64
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, allowed_error
 
-CPU_THREADS = (1, 2, 3, 7)
 # The weight's gradient needs at least 16 rows a tile for its dot.
 TRITON_ROWS_AND_WARPS = ((16, 1), (16, 4), (32, 8))
 # The doors' default, which every call of a checker uses.
@@ -97,9 +96,7 @@ def _encoding(terms: int) -> Encoding:
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     """Threads times instruction sets on the CPU; rows of a tile times warps by Triton."""
     if backend == "cpu":
-        return [
-            {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
-        ]
+        return cpu_launches()
     from samebits.ops._triton.rows import RowLaunch
 
     return [{"launch": RowLaunch(rows=rows, warps=warps)} for rows, warps in TRITON_ROWS_AND_WARPS]

@@ -6,7 +6,7 @@ tokens, does not matter. The gradient is the rotation by the opposite angle."""
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_tensors, choose_backend, short
-from samebits.ops.registering import register
+from samebits.ops.backends import kernel_module
+from samebits.ops.registering import contiguous_like, register
 from samebits.ops.rope.scaling import RopeScaling, attention_factor, frequencies
 
 __all__ = ["LAYOUTS", "RopeScaling", "rope"]
@@ -70,23 +71,7 @@ def _table(size: int, theta: float, scaling: str, device: torch.device) -> tuple
     return torch.tensor(values, device=device), attention_factor(scaled)
 
 
-@cache
-def _kernel(backend: str, device: torch.device) -> Any:
-    """The backend's module. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.rope import cpu_kernel
-
-        return cpu_kernel
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("rope", device)
-        from samebits.ops.rope import triton_kernel
-
-        return triton_kernel
-    from samebits.ops.rope import reference
-
-    return reference
+_kernel = partial(kernel_module, __name__, "rope")
 
 
 def _check_range(positions: Tensor) -> None:
@@ -104,7 +89,7 @@ def _rope(
     x: Tensor, positions: Tensor, theta: float, scaling: str, interleaved: bool, opposite: bool, backend: str
 ) -> Tensor:
     if x.numel() == 0:
-        return _fresh(x)
+        return contiguous_like(x)
     if not opposite:  # a backward pass has the positions of its forward pass
         _check_range(positions)
     table, factor = _table(x.shape[-1], theta, scaling, x.device)
@@ -113,14 +98,10 @@ def _rope(
     return y
 
 
-def _fresh(like: Tensor) -> Tensor:
-    return torch.empty_like(like, memory_format=torch.contiguous_format)
-
-
 def _rope_fake(
     x: Tensor, positions: Tensor, theta: float, scaling: str, interleaved: bool, opposite: bool, backend: str
 ) -> Tensor:
-    return _fresh(x)
+    return contiguous_like(x)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

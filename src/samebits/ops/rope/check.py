@@ -8,16 +8,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from samebits import native
 from samebits.contracts.door import Arguments, Bounded, Door
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
+from samebits.ops.launching import cpu_launches
 from samebits.ops.rope import RopeScaling, rope
 from samebits.ops.rope.reference import parts, rope64, turned64
 from samebits.ops.rope.scaling import attention_factor, frequencies
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, allowed_error
 
-CPU_THREADS = (1, 2, 3, 7)
 TRITON_PAIRS_HEADS_AND_WARPS = ((16, 1, 1), (32, 4, 2), (64, 8, 4), (128, 2, 8))
 # The doors' default, which every call of a checker uses.
 THETA = 10000.0
@@ -78,9 +77,7 @@ def _exact_scaled(arguments: Arguments, dy: Tensor, error: Callable[[int], float
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     """Threads times instruction sets on the CPU; pairs and heads of a tile times warps by Triton."""
     if backend == "cpu":
-        return [
-            {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
-        ]
+        return cpu_launches()
     from samebits.ops.rope.triton_kernel import RopeLaunch
 
     return [

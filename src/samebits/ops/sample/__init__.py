@@ -6,13 +6,13 @@ NaN or +inf, and one with nothing above -inf, gives -1. Nothing here is differen
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_dimensions, check_tensors, choose_backend, short
+from samebits.ops.backends import kernel_module
 from samebits.ops.registering import register
 
 # Below this a temperature is a misprint for 0: scores would leave the range of float32.
@@ -92,23 +92,7 @@ def _check_values(positions: Tensor, temperature: Tensor, top_k: Tensor, top_p: 
             raise ValueError(f"sample: {name} is {values[row].item():.9g} in row {row}; allowed: {allowed}")
 
 
-@cache
-def _kernel(backend: str, device: torch.device) -> Any:
-    """The backend's module. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.sample import cpu_kernel
-
-        return cpu_kernel
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("sample", device)
-        from samebits.ops.sample import triton_kernel
-
-        return triton_kernel
-    from samebits.ops.sample import reference
-
-    return reference
+_kernel = partial(kernel_module, __name__, "sample")
 
 
 def _sample(

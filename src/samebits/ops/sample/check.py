@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from samebits import native
 from samebits.contracts.door import Arguments, Bounded, Door
 from samebits.numerics.recipes import make
+from samebits.ops.launching import cpu_launches
 from samebits.ops.sample import sample
 
 CPU_THREADS = (1, 2, 7)
@@ -57,9 +57,7 @@ def _exact(arguments: Arguments, _: Tensor, error: Callable[[int], float]) -> Ma
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     """Threads times instruction sets on the CPU; columns and warps of a program by Triton."""
     if backend == "cpu":
-        return [
-            {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
-        ]
+        return cpu_launches(CPU_THREADS)
     from samebits.ops._triton.rows import RowLaunch
 
     return [{"launch": RowLaunch(rows=1, columns=columns, warps=warps)} for columns, warps in TRITON_LAUNCHES]

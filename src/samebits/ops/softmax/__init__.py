@@ -5,13 +5,14 @@ A row with a NaN or +inf is NaN; a row of nothing but -inf has softmax 0 and log
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_tensors, choose_backend, short
+from samebits.ops.backends import kernel_module
 from samebits.ops.registering import register
 
 
@@ -43,23 +44,7 @@ def _over_axis(
     return y
 
 
-@cache
-def _kernel(backend: str, device: torch.device) -> Any:
-    """The backend's module. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.softmax import cpu_kernel
-
-        return cpu_kernel
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("softmax", device)
-        from samebits.ops.softmax import triton_kernel
-
-        return triton_kernel
-    from samebits.ops.softmax import reference
-
-    return reference
+_kernel = partial(kernel_module, __name__, "softmax")
 
 
 def _softmax(x: Tensor, dtype: torch.dtype, logarithm: bool, backend: str) -> Tensor:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from samebits import native
 from samebits.contracts.door import Arguments, Bounded, Door
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
+from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 from samebits.ops.softmax.reference import log_softmax64, softmax64
 
@@ -89,9 +89,7 @@ def _exact_log(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) 
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     """Threads times instruction sets on the CPU; rows, columns and warps of a program by Triton."""
     if backend == "cpu":
-        return [
-            {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
-        ]
+        return cpu_launches(CPU_THREADS)
     from samebits.ops._triton.rows import RowLaunch
 
     return [{"launch": RowLaunch(rows=rows, columns=columns, warps=warps)} for rows, columns, warps in TRITON_LAUNCHES]

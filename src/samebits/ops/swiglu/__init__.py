@@ -5,14 +5,15 @@ an infinity and a gradient of NaN; both stay in their element."""
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_tensors, choose_backend
-from samebits.ops.registering import register
+from samebits.ops.backends import kernel_module
+from samebits.ops.registering import contiguous_like, register
 
 
 def swiglu(gate: Tensor, up: Tensor, *, backend: str | None = None) -> Tensor:
@@ -25,49 +26,29 @@ def swiglu(gate: Tensor, up: Tensor, *, backend: str | None = None) -> Tensor:
     return y
 
 
-@cache
-def _kernel(backend: str, device: torch.device) -> Any:
-    """The backend's module. Imported when first used: Triton is not there on every machine."""
-    if backend == "cpu":
-        from samebits.ops.swiglu import cpu_kernel
-
-        return cpu_kernel
-    if backend == "triton":
-        from samebits.ops._triton.device import require_cuda
-
-        require_cuda("swiglu", device)
-        from samebits.ops.swiglu import triton_kernel
-
-        return triton_kernel
-    from samebits.ops.swiglu import reference
-
-    return reference
+_kernel = partial(kernel_module, __name__, "swiglu")
 
 
 def _swiglu(gate: Tensor, up: Tensor, backend: str) -> Tensor:
     if gate.numel() == 0:
-        return _fresh(gate)
+        return contiguous_like(gate)
     y: Tensor = _kernel(backend, gate.device).forward(gate.contiguous(), up.contiguous())
     return y
 
 
 def _swiglu_backward(dy: Tensor, gate: Tensor, up: Tensor, backend: str) -> tuple[Tensor, Tensor]:
     if gate.numel() == 0:
-        return _fresh(gate), _fresh(up)
+        return contiguous_like(gate), contiguous_like(up)
     dgate, dup = _kernel(backend, gate.device).backward(dy.contiguous(), gate.contiguous(), up.contiguous())
     return dgate, dup
 
 
-def _fresh(like: Tensor) -> Tensor:
-    return torch.empty_like(like, memory_format=torch.contiguous_format)
-
-
 def _swiglu_fake(gate: Tensor, up: Tensor, backend: str) -> Tensor:
-    return _fresh(gate)
+    return contiguous_like(gate)
 
 
 def _swiglu_backward_fake(dy: Tensor, gate: Tensor, up: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    return _fresh(gate), _fresh(up)
+    return contiguous_like(gate), contiguous_like(up)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from samebits import native
 from samebits.contracts.door import Arguments, Bounded, Door
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
+from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 from samebits.ops.swiglu.reference import swiglu64
 
-CPU_THREADS = (1, 2, 3, 7)
 TRITON_BLOCKS_AND_WARPS = ((128, 1), (256, 2), (1024, 8), (2048, 4))
 # Float64's own roundings in the exact values.
 FLOAT64_STEPS = 8
@@ -54,9 +53,7 @@ def _exact(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) -> M
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     """Threads times instruction sets on the CPU; block times warps by Triton."""
     if backend == "cpu":
-        return [
-            {"threads": threads, "instruction_set": isa} for isa in native.instruction_sets() for threads in CPU_THREADS
-        ]
+        return cpu_launches()
     from samebits.ops._triton.elements import ElementLaunch
 
     return [{"launch": ElementLaunch(block=block, warps=warps)} for block, warps in TRITON_BLOCKS_AND_WARPS]
