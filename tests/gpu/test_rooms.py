@@ -78,7 +78,8 @@ def test_every_promise_holds(room: str, reports: dict[tuple[str, str], Future[Fi
 
 def test_the_chain_of_operators() -> None:
     """The gate on the GPU: thousands of tokens, three seeds, both formats, every planted fault caught."""
-    findings = gate(backend="triton", formats=("bfloat16", "float32"), faults=FAULTS)
+    # Faults are judged in the first format: in float32 no rounding hides another order of a row's sum.
+    findings = gate(backend="triton", formats=("float32", "bfloat16"), faults=FAULTS)
     assert {finding.promise for finding in findings} == set(PROMISES)
     for finding in findings:
         assert finding.verdict is Verdict.HOLDS, f"{finding.promise}: {finding.detail}"

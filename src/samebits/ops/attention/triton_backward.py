@@ -49,7 +49,7 @@ class BackwardLaunch:
 def attention_delta(
     out_ptr, do_ptr, lse_ptr, statistics_ptr, q_start_ptr, q_length_ptr, heads: tl.int32, tiles: tl.int32,
     pitch: tl.int64, do_token: tl.int64, do_head: tl.int64,
-    ROWS: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr, STEPS: tl.constexpr,
+    ROWS: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr, STEPS: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """delta = sum over the head of do * out: 256 lanes, folded by halves; those past the head are +0.
 
@@ -59,13 +59,12 @@ def attention_delta(
     q_length = tl.load(q_length_ptr + sequence).to(tl.int32)
     if tile * ROWS >= q_length:
         return
-    queries, columns = tile * ROWS + tl.arange(0, ROWS), tl.arange(0, PADDED)
+    queries = tile * ROWS + tl.arange(0, ROWS)
     known = queries < q_length
-    inside = known[:, None] & (columns < HEAD)[None, :]
     tokens = tl.load(q_start_ptr + sequence).to(tl.int64) + queries
     rows = tokens * heads + head
-    out = tl.load(out_ptr + rows[:, None] * HEAD + columns[None, :], mask=inside, other=0.0)
-    do = tl.load(do_ptr + (tokens * do_token + head * do_head)[:, None] + columns[None, :], mask=inside, other=0.0)
+    out = load_rows(out_ptr, rows * HEAD, known, HEAD, PADDED, True, ALIGNED)
+    do = load_rows(do_ptr, tokens * do_token + head * do_head, known, HEAD, PADDED, True, ALIGNED)
     # Lanes past PADDED would add their +0 first: to -0 it makes a difference, so it is added here.
     products = tl.fma(do.to(tl.float32), out.to(tl.float32), tl.zeros((ROWS, PADDED), dtype=tl.float32)) + 0.0
     places = statistics_ptr + (sequence * 2 * heads + head) * pitch + queries
@@ -330,7 +329,7 @@ def backward(
         run(
             attention_delta, sequences.count * heads * tiles,
             (out, do, lse, statistics, *table[:2], heads, tiles, pitch, *do.stride()[:2]), warps=4, stages=1,
-            ROWS=DELTA_ROWS, HEAD=head, PADDED=padded, STEPS=padded.bit_length() - 1,
+            ROWS=DELTA_ROWS, HEAD=head, PADDED=padded, STEPS=padded.bit_length() - 1, ALIGNED=aligned(out, do),
         )  # fmt: skip
         first = dq_launch or forced_launch or choose(q, DQ_LAUNCH)
         described = first.described and describable(k, v)
