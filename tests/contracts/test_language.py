@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import samebits.ops
-from samebits.contracts.language import load_contract
+from samebits.contracts.loading import load_contract
 from samebits.contracts.orders import ORDERS, declared_order, sum_error
 from samebits.contracts.strict_yaml import ContractError, load
 from samebits.numerics.order import height

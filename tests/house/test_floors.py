@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from samebits.contracts.language import load_contract
+from samebits.contracts.loading import load_contract
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "src" / "samebits"

@@ -49,6 +49,10 @@ class Selection:
     formats: tuple[str, ...] | None = None
     seed: int | None = None
 
+    @property
+    def narrows(self) -> bool:
+        return any(each is not None for each in (self.shape, self.recipe, self.formats, self.seed))
+
     def __post_init__(self) -> None:
         if self.recipe is not None and self.recipe not in RECIPES:
             raise ValueError(f"recipe={self.recipe!r} is unknown; allowed: {', '.join(RECIPES)}")

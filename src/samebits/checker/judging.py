@@ -11,7 +11,6 @@ from dataclasses import replace
 from samebits.checker.environment import environment, unavailable
 from samebits.checker.outcome import Outcome, outcome
 from samebits.checker.planning import Judgement, Plan
-from samebits.checker.promises import CHECKS
 from samebits.checker.targets import import_function
 from samebits.records.report import Finding, Report, Verdict
 
@@ -49,7 +48,7 @@ def judge(judgement: Judgement) -> Finding:
 
 
 def _outcome(judgement: Judgement) -> Outcome:
-    check = CHECKS.get(judgement.promise)
+    check = judgement.check
     if check is None:
         return _unjudged(f"no check for {judgement.promise!r} exists yet")
     for backend in judgement.backend.split(", "):
@@ -66,7 +65,8 @@ def _unjudged(reason: str) -> Outcome:
 def _survivor(judgement: Judgement, identifier: str, importable: str) -> str:
     """Why a planted fault does not count as caught, or "". One that merely crashes shows nothing about the check."""
     planted = replace(judgement.setting, function=import_function(importable), importable=importable)
-    result = outcome(CHECKS[judgement.promise](planted, judgement.fault_cases))
+    assert judgement.check is not None  # the subject was judged by it
+    result = outcome(judgement.check(planted, judgement.fault_cases))
     if result.raised:
         return f"planted fault {identifier} ({importable}) raised instead of differing: {result.detail}"
     if result.verdict is Verdict.DOES_NOT_HOLD:

@@ -12,6 +12,8 @@ import torch
 
 from samebits.checker.cases import Case, Selection, cases
 from samebits.checker.driving import CallError, Setting
+from samebits.checker.promises import CHECKS, Check
+from samebits.checker.properties import check_of
 from samebits.checker.targets import (
     Home,
     check_signature,
@@ -22,7 +24,7 @@ from samebits.checker.targets import (
     positional,
 )
 from samebits.contracts.door import Door
-from samebits.contracts.language import BACKENDS, PROMISES, Contract, Domain, Obligation
+from samebits.contracts.language import BACKENDS, PROMISES, Contract, Domain, Obligation, example_of
 from samebits.contracts.registry import Room, nearest
 
 BOTH = "cpu, triton"
@@ -36,8 +38,11 @@ class Judgement:
 
     subject: str
     promise: str
+    """What is asked: a promise, or another predicate by name."""
     backend: str
     setting: Setting
+    check: Check | None
+    """What executes it; None where nothing does yet."""
     cases: list[Case]
     room: bool
     obligation: str
@@ -59,11 +64,11 @@ class Plan:
         return Plan(judgements=self.judgements + other.judgements, not_asked=self.not_asked + other.not_asked)
 
 
-def check_words(promises: Sequence[str] | None, backend: str | None) -> None:
-    """Unknown promises and backends are the caller's mistake."""
+def check_words(promises: Sequence[str] | None, backend: str | None, more: Sequence[str] = ()) -> None:
+    """Unknown promises and backends are the caller's mistake; `more` are a room's own predicates."""
     for promise in promises or ():
-        if promise not in PROMISES:
-            raise ValueError(f"unknown promise {promise!r}; {nearest(promise, list(PROMISES))}")
+        if promise not in PROMISES and promise not in more:
+            raise ValueError(f"unknown promise {promise!r}; {nearest(promise, [*PROMISES, *more])}")
     if backend is not None and backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; {nearest(backend, list(BACKENDS))}")
 
@@ -71,13 +76,14 @@ def check_words(promises: Sequence[str] | None, backend: str | None) -> None:
 def plan_room(room: Room, *, promises: Sequence[str] | None = None, backend: str | None = None, like: str | None = None,
               selection: Selection | None = None) -> Plan:  # fmt: skip
     """Every obligation of the room's contract that was asked for, on every backend that was asked for."""
-    check_words(promises, backend)
     contract, selection = room.contract(), selection or Selection()
+    own = [each.word for each in contract.obligations.values() if each.name not in PROMISES]
+    check_words(promises, backend, own)
     if like is not None and like not in doors(room):
         raise ValueError(f"{room.name}: no door is called {like!r}; {nearest(like, list(doors(room)))}")
     plan = Plan(judgements=())
     for identifier, obligation in contract.obligations.items():
-        wanted = (promises is None or obligation.promise in promises) and (
+        wanted = (promises is None or obligation.word in promises) and (
             like is None or contract.subjects[obligation.subject].door == like
         )
         if wanted:
@@ -93,7 +99,7 @@ def _plan_obligation(room: Room, contract: Contract, identifier: str, obligation
     subject = contract.subjects[obligation.subject]
     door = doors(room)[subject.door]
     name = room.name if door.name == room.name else f"{room.name}.{door.name}"
-    if obligation.promise == "device":
+    if obligation.name == "device":
         if backend is not None:
             reason = f"{name}: device compares both backends and only {backend} was asked for"
             return Plan(judgements=(), not_asked=(reason,))
@@ -101,21 +107,23 @@ def _plan_obligation(room: Room, contract: Contract, identifier: str, obligation
     else:
         backends = [each for each in subject.orders if backend in (None, each)]
     function, judgements = import_function(subject.object), []
+    examples = [Case(*example_of(text)) for test in obligation.tests for text in contract.tests[test].examples]
     reference = import_function(contract.equations[subject.equation].reference)
     for each in backends:
         orders = subject.orders["cpu" if each == BOTH else each]
         domain = contract.domains[obligation.domain]
         chosen, whole = (
-            [case for case in cases(door, domain, narrowed) if case.format in orders]
-            for narrowed in (selection, Selection())
+            [case for case in dict.fromkeys((*cases(door, domain, narrowed), *kept)) if case.format in orders]
+            for narrowed, kept in ((selection, () if selection.narrows else examples), (Selection(), examples))
         )
         backend_option = "" if each == BOTH else f" --backend {each}"
         judgements.append(Judgement(
-            subject=name, promise=obligation.promise, backend=each, cases=chosen, room=True, obligation=identifier,
+            subject=name, promise=obligation.word, backend=each, cases=chosen, room=True, obligation=identifier,
+            check=check_of(obligation),
             setting=Setting(function=function, door=door, backend="cpu" if each == BOTH else each, orders=orders,
                             reference=reference, importable=subject.object),
             mutants={mutant: contract.mutants[mutant].object for mutant in obligation.mutants}, fault_cases=whole,
-            command=f"samebits check {room.name} --like {door.name} --promise {obligation.promise}{backend_option}",
+            command=f"samebits check {room.name} --like {door.name} --promise {obligation.word}{backend_option}",
         ))  # fmt: skip
     return Plan(judgements=tuple(judgements))
 
@@ -146,6 +154,7 @@ def plan_function(function: Callable[..., Any], home: Home, *, name: str | None 
             setting = replace(setting, door=_with_what_it_has(setting, chosen[0]))
         judgements.append(Judgement(
             subject=name, promise=promise, backend=backend, cases=chosen, room=False, obligation="", mutants={},
+            check=CHECKS.get(promise),
             fault_cases=[], setting=setting,
             command=_command(name if importable else "", function, door.name, promise, backend),
         ))  # fmt: skip
@@ -164,8 +173,8 @@ def _borrowed(room: Room, door: Door) -> dict[str, Domain]:
         for obligation in contract.obligations.values():
             other = listed[contract.subjects[obligation.subject].door]
             fits = other.name == door.name if own else other.shape_axes == door.shape_axes
-            if fits and (obligation.promise != "order" or door.probe is not None):
-                found.setdefault(obligation.promise, contract.domains[obligation.domain])
+            if fits and (obligation.name != "order" or door.probe is not None):
+                found.setdefault(obligation.name, contract.domains[obligation.domain])
     return {promise: found[promise] for promise in PROMISES if promise in found}
 
 

@@ -1,16 +1,13 @@
-"""The contract of a room as typed values: closed keys, resolved ids, known promises.
+"""The contract of a room as typed values: closed keys, stable ids, known words.
 
 Knows no operator and runs nothing; the checker executes what stands here."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from samebits.contracts.orders import ORDERS
-from samebits.contracts.strict_yaml import ContractError, Located, load
+from typing import Any, Final
 
 # The closed list. `order` says that the order revealed by measurement is the order declared, and replays bit for bit.
 PROMISES = (
@@ -19,6 +16,29 @@ PROMISES = (
 )  # fmt: skip
 BACKENDS = ("cpu", "triton")
 FORMATS = ("float32", "bfloat16", "float16")
+TOLERANCES: Final = {"bitwise": (), "ulp": ("value",), "abs": ("value", "why"), "rel": ("value", "to", "why"),
+                     "derived": ("bound",)}  # fmt: skip
+"""Each kind with the keys it needs; no kind takes another's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reference:
+    """A published work and where in it the equation stands."""
+
+    work: str
+    locator: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Numerics:
+    """What every subject of the contract does with numbers. Orders stand with the subjects."""
+
+    accumulator: str
+    fused: str
+    """Which operations round once: "as written", "none" or "every product of a chain"."""
+    flush_to_zero: bool
+    tf32: bool
+    atomics: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,23 +60,87 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Draw:
+    """What a property is tried on beyond the cases written down."""
+
+    sizes: list[str]
+    """One an axis: "1..40" or "16, 32, 64"."""
+    recipes: list[str]
+    inputs: int
+    """Distinct inputs at least. An input is a row with what it shares."""
+
+    def axes(self) -> list[list[int]]:
+        """For each axis the sizes it may have."""
+        return [sizes_of(text) for text in self.sizes]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Domain:
-    """What inputs are made: shapes, recipes, formats, seeds."""
+    """What inputs are made: shapes, recipes, formats, seeds; and from what more are drawn."""
 
     shapes: list[list[int]]
     recipes: list[str]
     formats: list[str]
     seeds: list[int]
+    draw: Draw
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tolerance:
+    """How far a result may be from what is asked: bitwise, or a kind with all that it needs."""
+
+    kind: str
+    value: float | None = None
+    to: str | None = None
+    bound: str | None = None
+    why: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Obligation:
-    """One promise of one subject on one domain, and the planted faults that it must catch."""
+    """A predicate of one subject on one domain, the tests that try it, and the planted faults that it must catch."""
 
     subject: str
-    promise: str
+    predicate: dict[str, Any]
+    """`name`: a promise, a predicate of the library, or module:function; all else are its parameters."""
     domain: str
+    tolerance: Tolerance
+    tests: list[str]
     mutants: list[str]
+
+    @property
+    def name(self) -> str:
+        """A promise, a predicate of the library, or module:function."""
+        return str(self.predicate["name"])
+
+    @property
+    def word(self) -> str:
+        """What is asked, in one word."""
+        return self.name.rpartition(":")[2]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {key: value for key, value in self.predicate.items() if key != "name"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Test:
+    """A falsification test: what is predicted, on which inputs, and what it means if it fails."""
+
+    obligation: str
+    prediction: str
+    if_fails: str
+    examples: list[str]
+    """Cases as the checker prints them: "33x257 normal float32 seed 1"."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProofEntry:
+    """A function without arguments that proves the obligations for a bound, in one of the kinds of proof."""
+
+    obligations: list[str]
+    kind: str
+    object: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,128 +152,65 @@ class Mutant:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contract:
-    """One file, loaded and checked."""
+class Change:
+    """Why a version broke with the one before it."""
 
-    path: Path
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """A file, key by key."""
+
     contract: str
     prefix: str
     version: str
-    depends_on: list[str]
+    requires_level: int
+    refs: list[Reference]
+    depends_on: list[str] = field(default_factory=list)
+    numerics: Numerics
     equations: dict[str, Equation]
     subjects: dict[str, Subject]
     domains: dict[str, Domain]
     obligations: dict[str, Obligation]
+    tests: dict[str, Test]
     mutants: dict[str, Mutant]
+    proofs: dict[str, ProofEntry] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
 
 
-_SECTIONS = {"equations": (Equation, "EQ"), "subjects": (Subject, "S"), "domains": (Domain, "D"),
-             "obligations": (Obligation, "OB"), "mutants": (Mutant, "MU")}  # fmt: skip
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contract(Document):
+    """One file, loaded and checked."""
+
+    path: Path
 
 
-def load_contract(path: Path) -> Contract:
-    """The contract in `path`; anything unknown, missing, dangling or unused is a ContractError with its line."""
-    document = load(path)
-    _closed(document, {field.name for field in fields(Contract)} - {"path"}, path)
-    sections: dict[str, Any] = {}
-    for name, (kind, letters) in _SECTIONS.items():
-        sections[name] = _section(
-            document, name, kind, re.compile(rf"^{document['prefix']}-{letters}[1-9][0-9]*$"), path
-        )
-    plain = {name: document[name] for name in ("contract", "prefix", "version", "depends_on")}
-    for name in ("contract", "prefix", "version"):
-        _expect(isinstance(plain[name], str), path, document.lines[name], f"{name} must be text, got {plain[name]!r}")
-    _expect(re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", plain["version"]) is not None, path, document.lines["version"],
-            f"version must look like 1.0.0, got {plain['version']!r}")  # fmt: skip
-    _expect(isinstance(plain["depends_on"], list), path, document.lines["depends_on"], "depends_on must be a list")
-    for name in plain["depends_on"]:
-        known = isinstance(name, str) and (path.parent.parent / name / path.name).is_file()
-        _expect(
-            known,
-            path,
-            document.lines["depends_on"],
-            f"depends_on names {name!r}; no such contract lies beside this one",
-        )
-    contract = Contract(path=path, **plain, **sections)
-    _resolve(contract, document)
-    return contract
+_EXAMPLE = re.compile(r"(?P<shape>[0-9]+(?:x[0-9]+)*) (?P<recipe>\w+) (?P<format>\w+) seed (?P<seed>[0-9]+)", re.ASCII)
+_RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)", re.ASCII)
+_CHOICE = re.compile(r"[0-9]+(?:, [0-9]+)*", re.ASCII)
+LARGEST_SIZE: Final = 1 << 20
 
 
-def _expect(condition: bool, path: Path, line: int, message: str) -> None:
-    if not condition:
-        raise ContractError(f"{path}:{line}: {message}")
+def example_of(text: str) -> tuple[tuple[int, ...], str, str, int]:
+    """(shape, recipe, format, seed) of an example as written."""
+    match = _EXAMPLE.fullmatch(text)
+    if match is None or len(text) > 200:
+        raise ValueError(f"{text[:60]!r} is no example; allowed: like '33x257 normal float32 seed 1'")
+    shape = tuple(int(size) for size in match["shape"].split("x"))
+    return shape, match["recipe"], match["format"], int(match["seed"])
 
 
-def _closed(mapping: Located, allowed: set[str], path: Path, line: int = 1) -> None:
-    unknown = sorted(set(mapping) - allowed)
-    if unknown:
-        raise ContractError(
-            f"{path}:{mapping.lines[unknown[0]]}: unknown key {unknown[0]!r}; allowed: {', '.join(sorted(allowed))}"
-        )
-    missing = sorted(allowed - set(mapping))
-    _expect(not missing, path, line, f"key {missing[0] if missing else ''!r} is missing")
-
-
-def _section(document: Located, name: str, kind: type, pattern: re.Pattern[str], path: Path) -> dict[str, Any]:
-    section, line = document[name], document.lines[name]
-    _expect(
-        isinstance(section, Located) and len(section) > 0, path, line, f"{name} must be a mapping with at least one id"
-    )
-    built = {}
-    for identifier, body in section.items():
-        at = section.lines[identifier]
-        _expect(pattern.match(identifier) is not None, path, at, f"id {identifier!r} must look like {pattern.pattern}")
-        _expect(isinstance(body, Located), path, at, f"{identifier} must be a mapping")
-        _closed(body, {field.name for field in fields(kind)}, path, at)
-        for field in fields(kind):
-            wanted = {"str": str, "list": list, "dict": dict}[str(field.type).split("[")[0]]
-            value = body[field.name]
-            _expect(isinstance(value, wanted) and bool(value), path, body.lines[field.name],
-                    f"{identifier}.{field.name} must be a non-empty {wanted.__name__}, got {value!r}")  # fmt: skip
-        built[identifier] = kind(**body)
-    return built
-
-
-def _resolve(contract: Contract, document: Located) -> None:
-    """Every name means something and every id is used."""
-    used: set[str] = set()
-
-    def refer(section: str, owner: str, identifier: str, line: int) -> None:
-        known = getattr(contract, section)
-        _expect(
-            identifier in known,
-            contract.path,
-            line,
-            f"{owner}: {identifier!r} is no id of {section}; known: {', '.join(known)}",
-        )
-        used.add(identifier)
-
-    def one_of(owner: str, what: str, value: str, allowed: tuple[str, ...], line: int) -> None:
-        _expect(
-            value in allowed, contract.path, line, f"{owner}: unknown {what} {value!r}; known: {', '.join(allowed)}"
-        )
-
-    for identifier, subject in contract.subjects.items():
-        line = document["subjects"].lines[identifier]
-        refer("equations", identifier, subject.equation, line)
-        for backend, orders in subject.orders.items():
-            one_of(identifier, "backend", backend, BACKENDS, line)
-            for format_name, order in orders.items():
-                one_of(identifier, "format", format_name, FORMATS, line)
-                one_of(identifier, "order", order, ORDERS, line)
-    for identifier, domain in contract.domains.items():
-        for format_name in domain.formats:
-            one_of(identifier, "format", format_name, FORMATS, document["domains"].lines[identifier])
-    for identifier, obligation in contract.obligations.items():
-        line = document["obligations"].lines[identifier]
-        one_of(identifier, "promise", obligation.promise, PROMISES, line)
-        refer("subjects", identifier, obligation.subject, line)
-        refer("domains", identifier, obligation.domain, line)
-        for mutant in obligation.mutants:
-            refer("mutants", identifier, mutant, line)
-    for identifier, mutant_body in contract.mutants.items():
-        refer("subjects", identifier, mutant_body.of, document["mutants"].lines[identifier])
-    for name in _SECTIONS:
-        for identifier in getattr(contract, name):
-            unused = identifier not in used and name != "obligations"
-            _expect(not unused, contract.path, document[name].lines[identifier], f"{identifier} is never used")
+def sizes_of(text: str) -> list[int]:
+    """The sizes that "1..40" or "16, 32, 64" stands for."""
+    span = _RANGE.fullmatch(text) if len(text) <= 200 else None
+    if span is not None:
+        low, high = int(span[1]), int(span[2])
+        sizes = list(range(low, high + 1)) if 1 <= low <= high <= LARGEST_SIZE else []
+    else:
+        fits = len(text) <= 200 and _CHOICE.fullmatch(text) is not None
+        sizes = [int(size) for size in text.split(", ")] if fits else []
+    if not sizes or min(sizes) < 1 or max(sizes) > LARGEST_SIZE:
+        raise ValueError(f"{text[:60]!r} is no size; allowed: like '1..40' or '16, 32', between 1 and {LARGEST_SIZE}")
+    return sizes

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from samebits.contracts.language import Contract, load_contract
+from samebits.contracts.language import Contract
+from samebits.contracts.loading import load_contract
 
 CONTRACT_FILE = "contract.yaml"
 

@@ -121,6 +121,41 @@ def _zeros_signed(source: _Source) -> np.ndarray:
     return np.where(source.below(4) < 3, zeros, _normal(source))
 
 
+def _wide_gap(source: _Source) -> np.ndarray:
+    """Normal data whose last element of a row is larger by more than 90: exp of the difference overflows float32."""
+    values = np.array(_normal(source))
+    if values.ndim:
+        values[..., -1] = 128
+    return values
+
+
+def _near_tie(source: _Source) -> np.ndarray:
+    """Rows of one number and its next larger neighbours in the format: an order of magnitudes hangs on the last bit."""
+    step = np.float32(2.0**-source.fraction_bits)
+    return np.float32(1) + source.below(3).astype(np.float32) * step
+
+
+def _constant(source: _Source) -> np.ndarray:
+    """One number in every place of a row, another in the next row."""
+    values = _normal(source)
+    return np.array(np.broadcast_to(values[..., :1], values.shape)) if values.ndim else values
+
+
+def _one_hot(source: _Source) -> np.ndarray:
+    """One element of a row is not zero."""
+    if not source.shape:
+        return _normal(source)
+    place = source.words()[..., :1] % source.shape[-1]
+    values: np.ndarray = np.where(np.arange(source.shape[-1]) == place, _normal(source), np.float32(0))
+    return values
+
+
+def _extremes(source: _Source) -> np.ndarray:
+    """The largest finite and the smallest normal numbers of the format, both signs, fractions at random."""
+    field = np.where(source.below(2) == 1, (1 << source.exponent_bits) - 2, 1)
+    return source.patterns(field)
+
+
 _RECIPES: Final[dict[str, Callable[[_Source], np.ndarray]]] = {
     "normal": _normal,
     "wide": _wide,
@@ -129,6 +164,11 @@ _RECIPES: Final[dict[str, Callable[[_Source], np.ndarray]]] = {
     "infinite": _infinite,
     "random_bits": _random_bits,
     "zeros_signed": _zeros_signed,
+    "wide_gap": _wide_gap,
+    "near_tie": _near_tie,
+    "constant": _constant,
+    "one_hot": _one_hot,
+    "extremes": _extremes,
 }
 RECIPES: Final = tuple(_RECIPES)
 

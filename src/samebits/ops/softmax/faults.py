@@ -82,3 +82,28 @@ def log_of_the_softmax(x: Tensor) -> Tensor:
 def log_other_order_on_cuda(x: Tensor) -> Tensor:
     """Breaks device: the accelerator folds other lanes."""
     return _turned(log_softmax, x) if x.is_cuda else log_softmax(x)
+
+
+def loses_the_last_tile(x: Tensor) -> Tensor:
+    """Breaks the sum: elements past the last whole tile of 16 are left out of it."""
+    kept = x.shape[-1] // 16 * 16
+    e = (x - x.amax(-1, keepdim=True)).exp()
+    return e / e[..., :kept].sum(-1, keepdim=True)
+
+
+def misses_the_last_maximum(x: Tensor) -> Tensor:
+    """Breaks the interval: the maximum is taken over all but the last element."""
+    m = x[..., :-1].amax(-1, keepdim=True) if x.shape[-1] > 1 else x
+    e = (x.float() - m.float()).exp()
+    return (e / e.sum(-1, keepdim=True)).to(x.dtype)
+
+
+def exponent_turned_round(x: Tensor) -> Tensor:
+    """Breaks the order: exp(m - x)."""
+    return softmax(-x)
+
+
+def log_without_the_maximum(x: Tensor) -> Tensor:
+    """Breaks log_softmax <= 0: the sum is rounded to 16 bits before the logarithm."""
+    total = x.float().exp().sum(-1, keepdim=True).bfloat16().float()
+    return (x.float() - total.log()).to(x.dtype)

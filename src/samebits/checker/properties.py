@@ -1,0 +1,57 @@
+"""Judges a predicate that is not a promise: each case becomes a recorded call, and the predicate says what is wrong.
+
+Knows no operator and no predicate by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from samebits.checker.cases import Case
+from samebits.checker.driving import CallError, Setting, said
+from samebits.checker.outcome import CaseError, Compared
+from samebits.checker.promises import CHECKS, Check
+from samebits.checker.targets import import_function
+from samebits.contracts.call import Inputs, Recorder
+from samebits.contracts.language import PROMISES, Obligation, Tolerance
+from samebits.contracts.orders import sum_error
+from samebits.contracts.predicates import PREDICATES
+
+
+def check_of(obligation: Obligation) -> Check | None:
+    """What executes an obligation: the promise's check, or its predicate on calls. None: nothing does yet."""
+    if obligation.name in PROMISES:
+        return CHECKS.get(obligation.name)
+    predicate = PREDICATES.get(obligation.name) or import_function(obligation.name)
+    return partial(_judged, predicate=predicate, tolerance=obligation.tolerance, parameters=obligation.parameters)
+
+
+def _judged(setting: Setting, cases: Sequence[Case], *, predicate: Callable[..., str], tolerance: Tolerance,
+            parameters: dict[str, Any]) -> Iterator[Compared]:  # fmt: skip
+    recorder = recording(setting)
+    for case in cases:
+        made = setting.door.make(case.shape, case.recipe, case.format, case.seed)
+        arguments = {name: value.to(setting.device) for name, value in made.items()}
+        inputs = Inputs(shape=case.shape, recipe=case.recipe, format=case.format, seed=case.seed)
+        before = recorder.calls
+        try:
+            difference = predicate(recorder.record(inputs, arguments), tolerance, **parameters)
+        except Exception as error:  # the function under judgement ran in there: what it raises is a finding
+            raise CaseError(case, CallError(f"raised {said(error)}")) from error
+        if recorder.calls == before:
+            raise CaseError(case, CallError("was never called"))
+        yield Compared(case, difference)
+
+
+def recording(setting: Setting) -> Recorder:
+    """The setting's function behind a recorder."""
+    if setting.reference is None:
+        raise ValueError(f"{setting.door.name}: a predicate needs the contract's equation and none was given")
+    door, orders = setting.door, setting.orders
+    named = (*door.row_arguments, *door.shared_arguments) if door.differentiable else ()
+    return Recorder(
+        setting.function, backend=setting.backend, reference=setting.reference,
+        sum_error=lambda format, terms: sum_error(orders[format], terms),
+        differentiable=[name for name in named if name not in door.without_gradient],
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Builds typed records out of a loaded document, strictly: closed keys, exact types, and the line of whatever is wrong.
+
+Knows records (dataclasses), lists, mappings by id and plain scalars; no contract and no operator."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from samebits.contracts.strict_yaml import ContractError, Located
+
+Record = TypeVar("Record")
+_WORDS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a mapping",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value stands: file, line, and the names that lead to it."""
+
+    path: Path
+    line: int
+    name: str = ""
+
+    def at(self, name: str, line: int) -> Place:
+        return Place(self.path, line, f"{self.name}.{name}" if self.name else name)
+
+    def fail(self, message: str) -> ContractError:
+        said = f"{self.name}: " if self.name else ""
+        return ContractError(f"{self.path}:{self.line}: {said}{message}")
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def build(kind: type[Record], value: Any, place: Place) -> Record:
+    """`value` as a record of type `kind`; a ContractError names file, line and key."""
+    if not isinstance(value, Located):
+        raise place.fail(f"must be a mapping, got {_shown(value)}")
+    known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
+    for key in value:
+        if key not in known:
+            # fail() without the record's name: the key is what is wrong.
+            where = Place(place.path, value.lines[key])
+            raise where.fail(f"unknown key {key!r}; allowed: {', '.join(sorted(known))}")
+    for name, each in known.items():
+        if name not in value and each.default is MISSING and each.default_factory is MISSING:
+            raise place.fail(f"key {name!r} is missing")
+    hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
+    given = {}
+    for key, item in value.items():
+        # What may be left out may also be empty.
+        empty = known[key].default_factory is not MISSING and item in ([], {})
+        given[key] = item if empty else _value(hints[key], item, place.at(key, value.lines[key]))
+    return kind(**given)
+
+
+def _value(kind: Any, value: Any, place: Place) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is types.UnionType:
+        # None stands for "left out", never for a value.
+        (kind,) = (each for each in inner if each is not type(None))
+        return _value(kind, value, place)
+    if origin is list:
+        if not isinstance(value, list) or not value:
+            raise place.fail(f"must be a non-empty list, got {_shown(value)}")
+        return [_value(inner[0], item, place) for item in value]
+    if origin is dict:
+        if not isinstance(value, Located) or not value:
+            raise place.fail(f"must be a non-empty mapping, got {_shown(value)}")
+        return {key: _value(inner[1], item, place.at(key, value.lines[key])) for key, item in value.items()}
+    if kind is Any:
+        return value
+    if is_dataclass(kind):
+        return build(kind, value, place)  # type: ignore[arg-type]
+    return _scalar(kind, value, place)
+
+
+def _scalar(kind: type, value: Any, place: Place) -> Any:
+    exact = type(value) is kind or (kind is float and type(value) is int)
+    if not exact or (kind is str and not value.strip()):
+        raise place.fail(f"must be {_WORDS[kind]}, got {_shown(value)}")
+    return kind(value)
+
+
+def _shown(value: Any) -> str:
+    """A wrong value in a few words: a whole document would not fit a line."""
+    text = (
+        repr(value) if not isinstance(value, Located) else f"a mapping with {', '.join(map(repr, value)) or 'no key'}"
+    )
+    return text if len(text) <= 60 else f"{text[:57]}..."
