@@ -39,6 +39,11 @@ def test_bits_are_the_same_everywhere() -> None:
         "infinite": "2b68905b74a7858b",
         "random_bits": "20b5d432782a6d24",
         "zeros_signed": "40683e11d66b9aff",
+        "wide_gap": "4ec8e531ca89b3cd",
+        "near_tie": "bc8e71ffdef95adf",
+        "constant": "45b5388e3e5ef88e",
+        "one_hot": "1b83e9a4ab3e5016",
+        "extremes": "ba2966ed198bf585",
     }
 
 

@@ -25,6 +25,8 @@ class Compared:
     """What a reader of a pass should know about its reach."""
     again: str = ""
     """Command-line options that show the difference again, where the case alone does not."""
+    inputs: int = 0
+    """How many inputs this comparison stands for, where it is not the case alone: vectors replayed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,26 +40,34 @@ class Outcome:
     """For a failure: the command-line options that show it again."""
     raised: bool = False
     """The failure is an exception, not a difference."""
+    case: Case | None = None
+    """For a failure: the case that shows it."""
+    inputs: int = 0
+    """Inputs counted by the comparisons themselves."""
 
 
 def outcome(comparisons: Iterable[Compared]) -> Outcome:
     """Counts comparisons up to the first that differs. None at all is no pass."""
-    count, share = 0, 0.0
+    count, share, inputs = 0, 0.0, 0
     seen: dict[Case, None] = {}  # ordered sets
     notes: dict[str, None] = {}
     try:
         for compared in comparisons:
-            count, share = count + 1, max(share, compared.share)
+            count, share, inputs = count + 1, max(share, compared.share), inputs + compared.inputs
             if compared.difference:
                 detail = f"{compared.case}: {compared.difference}"
                 again = compared.again or compared.case.options
-                return Outcome(verdict=Verdict.DOES_NOT_HOLD, cases=count, detail=detail, again=again)
+                return Outcome(
+                    verdict=Verdict.DOES_NOT_HOLD, cases=count, detail=detail, again=again, case=compared.case
+                )
             seen[compared.case] = None
             notes[compared.note] = None
     except CaseError as failed:
         detail = f"{failed.case}: {failed.reason}"
         again = failed.case.options
-        return Outcome(verdict=Verdict.DOES_NOT_HOLD, cases=count, detail=detail, again=again, raised=True)
+        return Outcome(
+            verdict=Verdict.DOES_NOT_HOLD, cases=count, detail=detail, again=again, raised=True, case=failed.case
+        )
     except UnjudgedError as reason:
         return Outcome(verdict=Verdict.COULD_NOT_BE_JUDGED, cases=count, detail=str(reason))
     if not count:
@@ -65,7 +75,7 @@ def outcome(comparisons: Iterable[Compared]) -> Outcome:
         return Outcome(verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0, detail=nothing)
     used = f"worst error {share:.3f} of the bound" if share else ""
     detail = "; ".join(filter(None, [_covered(list(seen)), used, *notes]))
-    return Outcome(verdict=Verdict.HOLDS, cases=count, detail=detail)
+    return Outcome(verdict=Verdict.HOLDS, cases=count, detail=detail, inputs=inputs)
 
 
 class CaseError(Exception):

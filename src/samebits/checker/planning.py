@@ -87,14 +87,14 @@ def plan_room(room: Room, *, promises: Sequence[str] | None = None, backend: str
             like is None or contract.subjects[obligation.subject].door == like
         )
         if wanted:
-            plan += _plan_obligation(room, contract, identifier, obligation, backend, selection)
+            plan += plan_obligation(room, contract, identifier, obligation, backend, selection)
     if not plan.judgements and not plan.not_asked:
         said = f" by {like!r}" if like else ""
         plan = Plan(judgements=(), not_asked=(f"{room.name}: {', '.join(promises or PROMISES)} is not promised{said}",))
     return plan
 
 
-def _plan_obligation(room: Room, contract: Contract, identifier: str, obligation: Obligation, backend: str | None,
+def plan_obligation(room: Room, contract: Contract, identifier: str, obligation: Obligation, backend: str | None,
                      selection: Selection) -> Plan:  # fmt: skip
     subject = contract.subjects[obligation.subject]
     door = doors(room)[subject.door]

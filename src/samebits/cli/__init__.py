@@ -13,6 +13,7 @@ from typing import NoReturn
 import typer
 
 from samebits.cli.commands.check import check
+from samebits.cli.commands.contract import app as contract
 from samebits.cli.commands.demo import demo
 from samebits.cli.commands.doctor import doctor
 from samebits.cli.commands.reveal import reveal
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 for _command in (check, reveal, doctor, demo):
     app.command()(_command)
+app.add_typer(contract, name="contract")
 
 # Typer brings its own click in some versions and needs the package in others; this is the base of both.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]

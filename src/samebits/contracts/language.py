@@ -5,6 +5,7 @@ Knows no operator and runs nothing; the checker executes what stands here."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -69,7 +70,7 @@ class Draw:
     inputs: int
     """Distinct inputs at least. An input is a row with what it shares."""
 
-    def axes(self) -> list[list[int]]:
+    def axes(self) -> list[Sequence[int]]:
         """For each axis the sizes it may have."""
         return [sizes_of(text) for text in self.sizes]
 
@@ -202,15 +203,13 @@ def example_of(text: str) -> tuple[tuple[int, ...], str, str, int]:
     return shape, match["recipe"], match["format"], int(match["seed"])
 
 
-def sizes_of(text: str) -> list[int]:
-    """The sizes that "1..40" or "16, 32, 64" stands for."""
+def sizes_of(text: str) -> Sequence[int]:
+    """The sizes that "1..40" or "16, 32, 64" stands for; a range stays one, however far it goes."""
     span = _RANGE.fullmatch(text) if len(text) <= 200 else None
-    if span is not None:
-        low, high = int(span[1]), int(span[2])
-        sizes = list(range(low, high + 1)) if 1 <= low <= high <= LARGEST_SIZE else []
-    else:
-        fits = len(text) <= 200 and _CHOICE.fullmatch(text) is not None
-        sizes = [int(size) for size in text.split(", ")] if fits else []
-    if not sizes or min(sizes) < 1 or max(sizes) > LARGEST_SIZE:
-        raise ValueError(f"{text[:60]!r} is no size; allowed: like '1..40' or '16, 32', between 1 and {LARGEST_SIZE}")
-    return sizes
+    if span is not None and 1 <= int(span[1]) <= int(span[2]) <= LARGEST_SIZE:
+        return range(int(span[1]), int(span[2]) + 1)
+    if span is None and len(text) <= 200 and _CHOICE.fullmatch(text) is not None:
+        sizes = [int(size) for size in text.split(", ")]
+        if min(sizes) >= 1 and max(sizes) <= LARGEST_SIZE:
+            return sizes
+    raise ValueError(f"{text[:60]!r} is no size; allowed: like '1..40' or '16, 32', between 1 and {LARGEST_SIZE}")

@@ -24,7 +24,7 @@ from samebits.contracts.language import (
 from samebits.contracts.orders import ORDERS
 from samebits.contracts.predicates import PREDICATES
 from samebits.contracts.proof import KINDS
-from samebits.contracts.strict_yaml import Located, load
+from samebits.contracts.strict_yaml import Located, parse, read
 from samebits.contracts.structure import Place, build
 from samebits.numerics.recipes import RECIPES
 
@@ -34,12 +34,19 @@ BOUNDS: Final = ("order", "sum", "dot", "sum1", "softmax", "lse", "rms", "rope",
 """Bounds that follow from the order or the formats, never from a guess."""
 DEMANDED: Final = 10_000
 """Distinct inputs that level 3 asks for."""
+MOST_AXES: Final = 8
+"""A draw lists every size of every axis, so a file must not name axes without end."""
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 
 def load_contract(path: Path) -> Contract:
     """The contract in `path`; anything unknown, missing, dangling or unused is a ContractError with its line."""
-    document = load(path)
+    return contract_of(read(path), path)
+
+
+def contract_of(raw: bytes, path: Path) -> Contract:
+    """The contract that `raw` spells: a file of another revision, say. `path` is where it stands, for its errors."""
+    document = parse(raw, path)
     whole = build(Document, document, Place(path, 1))
     contract = Contract(path=path, **{each.name: getattr(whole, each.name) for each in fields(Document)})
     _Checker(contract, document).check()
@@ -133,6 +140,8 @@ class _Checker:
             self._one_of("format", format_name, FORMATS, place)
         for recipe in (*domain.recipes, *domain.draw.recipes):
             self._one_of("recipe", recipe, RECIPES, place)
+        if len(domain.draw.sizes) > MOST_AXES:
+            raise place.fail(f"draw has {len(domain.draw.sizes)} sizes; allowed: {MOST_AXES}, one an axis")
         try:
             axes = domain.draw.axes()
         except ValueError as error:

@@ -124,7 +124,7 @@ def _zeros_signed(source: _Source) -> np.ndarray:
 def _wide_gap(source: _Source) -> np.ndarray:
     """Normal data whose last element of a row is larger by more than 90: exp of the difference overflows float32."""
     values = np.array(_normal(source))
-    if values.ndim:
+    if source.size and values.ndim:
         values[..., -1] = 128
     return values
 
@@ -138,12 +138,12 @@ def _near_tie(source: _Source) -> np.ndarray:
 def _constant(source: _Source) -> np.ndarray:
     """One number in every place of a row, another in the next row."""
     values = _normal(source)
-    return np.array(np.broadcast_to(values[..., :1], values.shape)) if values.ndim else values
+    return np.array(np.broadcast_to(values[..., :1], values.shape)) if source.size and values.ndim else values
 
 
 def _one_hot(source: _Source) -> np.ndarray:
     """One element of a row is not zero."""
-    if not source.shape:
+    if not source.shape or not source.size:
         return _normal(source)
     place = source.words()[..., :1] % source.shape[-1]
     values: np.ndarray = np.where(np.arange(source.shape[-1]) == place, _normal(source), np.float32(0))

@@ -54,7 +54,7 @@ def _one_order(setting: Setting, format: str, terms: int, sizes: dict[int, Case]
                 yield Compared(case, f"{place}: {descriptions[identity]}; row 0: {descriptions[found[rows]]}")
                 return
             note = f"{revelation.replayed} of {revelation.replay_total} vectors replayed for each"
-            yield Compared(case, note=note)
+            yield Compared(case, note=note, inputs=revelation.replay_total)
     if len(descriptions) > 1:
         several = _several(found, descriptions, terms)
         yield Compared(next(iter(sizes.values())), several, again=f"--format {format}")

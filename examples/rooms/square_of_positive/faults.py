@@ -1,0 +1,33 @@
+"""Planted faults, one a promise: each must be caught."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rooms.square_of_positive import square_of_positive
+
+
+def depends_on_the_batch(x: Tensor) -> Tensor:
+    """Many rows are squared in 16 bits."""
+    return square_of_positive(x) if x.shape[0] <= 4 else square_of_positive(x.bfloat16()).to(x.dtype)
+
+
+def first_row_decides(x: Tensor) -> Tensor:
+    """One row's NaN reaches the others."""
+    return square_of_positive(x) + 0 * x[:1].amax()
+
+
+def in_sixteen_bits(x: Tensor) -> Tensor:
+    """The product keeps eight bits."""
+    return square_of_positive(x.bfloat16()).to(x.dtype)
+
+
+def of_the_magnitude(x: Tensor) -> Tensor:
+    """Negatives are squared, too."""
+    return x.float().square().to(x.dtype)
+
+
+def takes_anything(x: Tensor) -> Tensor:
+    """No check of the dtype."""
+    return x.float().clamp(min=0).square().to(x.dtype if x.is_floating_point() else torch.float32)

@@ -1,0 +1,112 @@
+"""Level 3: inputs drawn by Hypothesis from a contract's domain, counted distinct by hash, and a failure made small.
+
+Hypothesis draws the structure, that is shape, recipe, format and seed; the recipe makes the numbers. So a case is one
+line of text, and the same seed draws the same cases everywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import hypothesis
+import torch
+from hypothesis import strategies
+from torch import Tensor
+
+from samebits.checker.cases import Case
+from samebits.contracts.door import Door
+from samebits.contracts.language import Domain
+
+# Rows are drawn until this share more than is asked for, since some will be equal.
+SPARE = 1.25
+MOST_CASES = 60_000
+
+
+class _EnoughError(BaseException):
+    """Ends drawing; no Exception, for those Hypothesis would take for a failure."""
+
+
+def drawn(domain: Domain, formats: Sequence[str], rows: float, seed: int) -> list[Case]:
+    """Cases with at least so many rows in all, every recipe and format among them; the same for the same seed."""
+    axes = [strategies.sampled_from(sizes) for sizes in domain.draw.axes()]
+    cases: dict[Case, None] = {}
+    total = 0
+
+    # Each recipe in each format once at least, at the largest shape: what is promised to be tried is tried.
+    largest = tuple(max(sizes) for sizes in domain.draw.axes())
+    for number, recipe in enumerate(domain.draw.recipes):
+        for place, format in enumerate(formats):
+            cases[Case(largest, recipe, format, seed + number * len(formats) + place)] = None
+            total += largest[0]
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=MOST_CASES, database=None, deadline=None, phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(
+        strategies.tuples(*axes), strategies.sampled_from(domain.draw.recipes), strategies.sampled_from(list(formats)),
+        strategies.integers(0, 2**31 - 2),
+    )  # fmt: skip
+    def draw(shape: tuple[int, ...], recipe: str, format: str, number: int) -> None:
+        nonlocal total
+        if total >= rows:
+            raise _EnoughError
+        case = Case(shape, recipe, format, number)
+        if case not in cases:
+            cases[case] = None
+            total += shape[0]
+
+    with contextlib.suppress(_EnoughError):
+        draw()
+    return list(cases)
+
+
+def distinct_rows(door: Door, cases: Iterable[Case]) -> Iterator[bytes]:
+    """A digest for each row of each case: its row arguments' bits, and the format and shared arguments it meets."""
+    for case in cases:
+        made = door.make(case.shape, case.recipe, case.format, case.seed)
+        shared = hashlib.blake2b(case.format.encode(), digest_size=16)
+        for name in door.shared_arguments:
+            shared.update(_bytes(made[name]))
+        parts = [_rows(made[name]) for name in door.row_arguments]
+        for row in zip(*parts, strict=True):
+            digest = shared.copy()
+            for part in row:
+                digest.update(part)
+            yield digest.digest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return bytes(tensor.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes())
+
+
+def _rows(tensor: Tensor) -> list[bytes]:
+    whole, count = _bytes(tensor), tensor.shape[0]
+    size = len(whole) // count
+    return [whole[place * size : (place + 1) * size] for place in range(count)]
+
+
+def minimised(case: Case, domain: Domain, fails: Callable[[Case], bool]) -> Case:
+    """A case that still fails and is small: sizes down by halves and steps, then a plainer recipe, format and seed."""
+    smaller = True
+    while smaller:
+        smaller = False
+        for candidate in _simpler(case, domain):
+            if fails(candidate):
+                case, smaller = candidate, True
+                break
+    return case
+
+
+def _simpler(case: Case, domain: Domain) -> Iterator[Case]:
+    """Candidates, the boldest first."""
+    for axis, sizes in enumerate(domain.draw.axes()):
+        below = sorted(size for size in sizes if size < case.shape[axis])
+        for size in dict.fromkeys([*below[:1], *below[len(below) // 2 : len(below) // 2 + 1], *below[-1:]]):
+            yield Case((*case.shape[:axis], size, *case.shape[axis + 1 :]), case.recipe, case.format, case.seed)
+    for recipe in domain.draw.recipes[: domain.draw.recipes.index(case.recipe)]:
+        yield Case(case.shape, recipe, case.format, case.seed)
+    if case.seed > 9:
+        yield from (Case(case.shape, case.recipe, case.format, seed) for seed in (0, 1, 2))
