@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-
 from rooms.square_of_positive import square_of_positive
+from torch import Tensor
 
 
 def depends_on_the_batch(x: Tensor) -> Tensor:
