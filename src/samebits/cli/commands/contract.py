@@ -155,6 +155,20 @@ def _reaches(level: int | None, required: int) -> bool:
 
 
 @app.command()
+def collect(folder: Annotated[Path, typer.Argument(help="A folder of receipts made elsewhere.")],
+            rooms: Rooms = None, receipts: Receipts = None) -> None:  # fmt: skip
+    """Take over receipts of another machine; edited ones are refused. Example: [bold]contract collect h200[/bold]"""
+    if not folder.is_dir():
+        raise ValueError(f"collect: {folder} is no folder; a folder of receipts is needed")
+    theirs, store = Store(folder), store_of(receipts)
+    taken = [receipt for name in known_rooms(rooms) for receipt in theirs.read(name)]
+    if not taken:
+        raise ValueError(f"collect: {folder} has no receipt of a known contract")
+    store.write(taken)
+    print(f"{len(taken)} receipts taken over into {store.folder}")
+
+
+@app.command()
 def audit(names: Names = None, rooms: Rooms = None, receipts: Receipts = None, as_json: Json = False) -> None:
     """Follow every equation to its receipts and list each hole. Example: [bold]samebits contract audit[/bold]"""
     from samebits.checker.standing import holes, standings
