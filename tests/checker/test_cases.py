@@ -9,10 +9,13 @@ from samebits.checker.cases import Case, Selection, batch_sizes, cases, chunk_cu
 from samebits.checker.driving import UnjudgedError
 from samebits.checker.outcome import Compared, outcome
 from samebits.checker.targets import OPERATORS, find_door
-from samebits.contracts.language import Domain
+from samebits.contracts.language import Domain, Draw
 from samebits.records.report import Verdict
 
-DOMAIN = Domain(shapes=[[2, 3, 4], [5, 6, 7]], recipes=["normal", "wide"], formats=["float32"], seeds=[1, 2])
+DOMAIN = Domain(
+    shapes=[[2, 3, 4], [5, 6, 7]], recipes=["normal", "wide"], formats=["float32"], seeds=[1, 2],
+    draw=Draw(sizes=["1..5", "1..6", "1..7"], recipes=["normal"], inputs=10_000),
+)  # fmt: skip
 CASE = Case((2, 3, 4), "normal", "float32", 1)
 
 

@@ -1,0 +1,28 @@
+"""Integer facts of AdamW, for all sizes: each element of each tensor is updated once.
+
+Runs the real `elements_of`, whose lines `adamw_step` repeats; models the tasks of the C++."""
+
+from __future__ import annotations
+
+from samebits.contracts.integers import Claim, prove
+from samebits.contracts.proof import Proof
+from samebits.contracts.symbolic import Symbols, Truth
+from samebits.ops.integers import each_once, program_elements
+
+# _cpu/rows.h:TASK_ELEMENTS.
+TASK_ELEMENTS = 2**16
+
+
+def tasks() -> Claim:
+    """cpu_kernel.cpp:adamw: a task every 65536 elements of a tensor, the last one short."""
+
+    def state(z: Symbols) -> Truth:
+        return each_once(z, z.whole("size", least=1), TASK_ELEMENTS, name="element")
+
+    return Claim(name="each element has one task", state=state, fault="the last, short task left out", truncating=True)
+
+
+def elements() -> Proof:
+    """triton_kernel.py: adamw_step; cpu_kernel.cpp: adamw."""
+    claims = [tasks(), program_elements(False), program_elements(True)]
+    return prove(claims, bound="all sizes < 2^62, all blocks < 2^16, at most 2^31 - 1 programs")

@@ -1,0 +1,1 @@
+"""Ranks: which of them holds, sends and adds what, and the proofs that this reaches no bit."""
