@@ -70,7 +70,7 @@ def test_check_prints_one_json_document(samebits: Samebits) -> None:
             ("check", "matmul", "--shape", "3x-4x2"),
             "samebits: shape='3x-4x2' cannot be read; allowed: sizes joined by x",
         ),
-        (("check", "matmul", "--shape", "3x4"), "samebits: linear: shape=3x4 has 2 sizes; allowed: MxKxN"),
+        (("check", "matmul", "--shape", "3x4"), "samebits: matmul: shape=3x4 has 2 sizes; allowed: MxKxN"),
         (("check", "matmul", "--recipe", "mild"), "samebits: recipe='mild' is unknown; allowed: normal"),
         (("check", "matmul", "--format", "float8"), "samebits: format='float8' is unknown; allowed: float32"),
         (("check", "matmul", "--seed", "x"), "samebits: "),

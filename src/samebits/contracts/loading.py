@@ -86,7 +86,7 @@ class _Checker:
         for key, pattern, allowed in (
             ("contract", r"[a-z][a-z0-9_]*", "small letters, digits and _"),
             ("prefix", r"[A-Z][A-Z0-9]*", "capitals and digits"),
-            ("version", r"[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}", "like 1.0.0"),
+            ("version", r"[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}", "1.0.0"),
         ):
             value = getattr(contract, key)
             expect(key, re.fullmatch(pattern, value) is not None, f"{key} must look like {allowed}, got {value!r}")

@@ -50,15 +50,12 @@ class Located(dict[str, Any]):
 
 
 def read(path: Path) -> bytes:
-    """The bytes of a file that may be a contract, never more than a contract may have."""
+    """The bytes of a file that may be a contract; of one that is too long, enough to tell."""
     try:
         with path.open("rb") as file:
-            raw = file.read(MAXIMUM_BYTES + 1)
+            return file.read(MAXIMUM_BYTES + 1)
     except (OSError, ValueError) as error:
         raise ContractError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(raw) > MAXIMUM_BYTES:
-        raise ContractError(f"{path}: too long; allowed: at most {MAXIMUM_BYTES} bytes")
-    return raw
 
 
 def load(path: Path) -> Located:
@@ -68,6 +65,8 @@ def load(path: Path) -> Located:
 
 def parse(raw: bytes, path: Path) -> Located:
     """The document that `raw` spells; `path` is only named in errors."""
+    if len(raw) > MAXIMUM_BYTES:
+        raise ContractError(f"{path}:1: too long; allowed: at most {MAXIMUM_BYTES} bytes")
     try:
         events = yaml.parse(raw.decode("utf-8"), Loader=yaml.CSafeLoader)
         return _Builder(events, path).document()

@@ -4,7 +4,6 @@ prove makes receipts, status and audit read them; validate, scaffold, graph and 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -13,55 +12,18 @@ from typing import Annotated, Any
 
 import typer
 
-import samebits
-from samebits.checker.targets import OPERATORS, Home
+from samebits.cli.commands.contract_files import diff, graph, scaffold, validate
+from samebits.cli.commands.contract_rooms import Backend, Names, Receipts, Rooms, chosen, known_rooms, store_of
 from samebits.cli.console import Json, print_json, progress
 from samebits.cli.contract_tables import print_holes, print_matrix, print_mutants, print_receipts
 from samebits.contracts.receipts import Receipt, Store, expired
-from samebits.contracts.registry import Room, nearest
+from samebits.contracts.registry import Room
 
 app = typer.Typer(
     help="Contracts: validate, prove, audit, show, compare.", rich_markup_mode="rich", no_args_is_help=True
 )
-
-Names = Annotated[list[str] | None, typer.Argument(help="Contracts by name. Default: all.")]
-Rooms = Annotated[Path | None, typer.Option("--rooms", help="A folder of your own rooms, instead of samebits' own.")]
-Receipts = Annotated[Path | None, typer.Option("--receipts", help="Where receipts are kept.")]
-Backend = Annotated[str | None, typer.Option(help="cpu or triton. Default: what can run here.")]
-
-PACKAGE = Path(next(iter(samebits.__path__)))
-# Folders of rooms, by floor; a room is registered by lying in one of them.
-HOMES = (OPERATORS, *(
-    Home(PACKAGE.joinpath(*name.split(".")), f"samebits.{name}") for name in ("parity.stability", "train")
-    if PACKAGE.joinpath(*name.split(".")).is_dir()
-))  # fmt: skip
-
-
-def known_rooms(folder: Path | None) -> dict[str, Room]:
-    """Every room of samebits, or those of a user's folder, which is imported under its own name."""
-    if folder is None:
-        return {name: room for home in HOMES for name, room in home.rooms().items()}
-    where = folder.resolve()
-    if not where.is_dir():
-        raise ValueError(f"--rooms {folder} is no folder; a folder of rooms is needed")
-    sys.path.insert(0, str(where.parent))
-    found = Home(where, where.name).rooms()
-    if not found:
-        raise ValueError(f"--rooms {folder} has no room; a room is a folder with a contract.yaml")
-    return found
-
-
-def store_of(receipts: Path | None) -> Store:
-    """Where receipts are: as asked, else beside the sources, else where the command is run."""
-    beside = PACKAGE.parents[1] / "receipts"
-    return Store(receipts or (beside if (PACKAGE.parents[1] / "pyproject.toml").is_file() else Path("receipts")))
-
-
-def chosen(names: list[str] | None, rooms: dict[str, Room]) -> dict[str, Room]:
-    for name in names or ():
-        if name not in rooms:
-            raise ValueError(f"no contract is called {name!r}; {nearest(name, list(rooms))}")
-    return {name: rooms[name] for name in names} if names else rooms
+for _command in (validate, scaffold, graph, diff):
+    app.command()(_command)
 
 
 @app.command()
@@ -99,8 +61,8 @@ def prove(
             made += done
     if as_json:
         keys = ("identity", "obligation", "level", "backend", "method", "holds", "detail", "seconds")
-        listed = [{key: getattr(each, key) for key in keys} for each in made]
-        print_json({"ran": len(work), "errors": errors, "receipts": listed})
+        shown = [{key: getattr(each, key) for key in keys} for each in made]
+        print_json({"ran": len(work), "errors": errors, "receipts": shown})
     else:
         print_receipts(made, len(work), errors)
     failed = [each for each in made if not each.holds or len(each.killed) < each.planted]

@@ -38,6 +38,11 @@ class Cache(ABC):
         """The rows of the flat storage that hold keys first..stop of a sequence."""
 
     @property
+    def bytes(self) -> int:
+        """Storage of keys and values, held or not: 2 * capacity * key heads * head size * bytes of a number."""
+        return sum(each.numel() * each.element_size() for each in (self.k, self.v))
+
+    @property
     def k_flat(self) -> Tensor:
         return flat(self.k)
 

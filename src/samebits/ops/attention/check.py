@@ -11,11 +11,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Door, Function
+from samebits.contracts.door import Arguments, Bounded, Door, Function
 from samebits.numerics.recipes import make
 from samebits.ops.attention import DenseCache, PagedCache, attention
 from samebits.ops.attention.bounds import exact
-from samebits.ops.attention.exact import CAPPED, FULL, WINDOWED, Options
+from samebits.ops.attention.cache import PAGE_MULTIPLE
+from samebits.ops.attention.exact import CAPPED, FULL, WINDOWED, Options, cache_bytes64
 from samebits.ops.launching import cpu_launches
 
 PADDING_TOKENS = 37
@@ -37,6 +38,19 @@ def windowed(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
 def capped(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
     """Scores are bent to at most 3."""
     return _one(attention(q, k, v, softcap=CAPPED.softcap, **options))  # type: ignore[arg-type]
+
+
+def held_bytes(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Bytes of a dense cache that holds k and v, and of one in pages of 16."""
+    batch, tokens, key_heads, head = k.shape
+    count = -(-tokens // PAGE_MULTIPLE)
+    tables = [[n * count + page for page in range(count)] for n in range(batch)]
+    dense = DenseCache.empty(batch, tokens, key_heads, head, dtype=k.dtype, device=k.device)
+    paged = PagedCache.empty(tables, key_heads, head, pages=batch * count, page_size=PAGE_MULTIPLE, dtype=k.dtype,
+                             device=k.device)  # fmt: skip
+    for cache in (dense, paged):
+        cache.append(k, v)
+    return torch.tensor([dense.bytes, paged.bytes])
 
 
 def _one(result: Tensor | tuple[Tensor, Tensor]) -> Tensor:
@@ -197,6 +211,11 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     return [{"launch": launch} for launch in (*forward, *backward)]
 
 
+def _exact_bytes(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) -> Mapping[str, Bounded]:
+    exact_bytes = cache_bytes64(*arguments.values())
+    return {"output": Bounded(exact=exact_bytes, allowed=torch.zeros_like(exact_bytes))}
+
+
 def _door(name: str, forms: Mapping[str, Callable[..., Iterator[tuple[str, Results]]]], options: Options) -> Door:
     return Door(
         name=name, row_arguments=("q", "k", "v"), shared_arguments=(), shape_axes="BSHKD", make=_make,
@@ -210,4 +229,8 @@ DOORS = {
     "full": _door("full", {"padding": _padding}, FULL),
     "windowed": _door("windowed", _FORMS, WINDOWED),
     "capped": _door("capped", _FORMS, CAPPED),
-}
+    "held_bytes": Door(
+        name="held_bytes", row_arguments=("q", "k", "v"), shared_arguments=(), shape_axes="BSHKD", make=_make,
+        exact=_exact_bytes, launches=launches, differentiable=False,
+    ),
+}  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from samebits.ops.attention.cache import PAGE_MULTIPLE
 from samebits.ops.attention.forms import Rule
 
 
@@ -83,3 +84,10 @@ def windowed64(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def capped64(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return attention64(q, k, v, CAPPED)
+
+
+def cache_bytes64(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Bytes of a dense cache of as many tokens as k has, and of one in pages of 16."""
+    batch, tokens, key_heads, head = k.shape
+    each = 2 * batch * key_heads * head * k.element_size()
+    return torch.tensor([each * tokens, each * -(-tokens // PAGE_MULTIPLE) * PAGE_MULTIPLE])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,9 +15,12 @@ from samebits.ops.logprob import check as logprob
 from samebits.ops.logprob import selected_logprob_weight_gradient_
 
 
-def cross_entropy_of_rows(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """`cross_entropy` with a loss for every row: the form that has rows to compare."""
-    return cross_entropy(hidden, weight, targets, reduction="none")
+def cross_entropy_of_rows(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum", "none"] = "none",
+    denominator: float | None = None,
+) -> Tensor:  # fmt: skip
+    """`cross_entropy` with a loss for every row unless asked otherwise: the form that has rows to compare."""
+    return cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator)
 
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:

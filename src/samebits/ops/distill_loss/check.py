@@ -12,7 +12,7 @@ from samebits.contracts.door import Arguments, Bounded, Door
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
 from samebits.ops.distill_loss import distill_loss
-from samebits.ops.distill_loss.reference import mixed64
+from samebits.ops.distill_loss.reference import rows64
 from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 
@@ -26,9 +26,12 @@ LOGIT_SCALE = {"normal": 4.0, "wide": 2.0**-12, "cancelling": 2.0**-18}
 SECOND_ORDER = 1.01
 
 
-def mixed_loss(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor) -> Tensor:
-    """The subject of the contract: T = 3, alpha = 1/2, one loss a row."""
-    return distill_loss(student_logits, teacher_logits, targets, temperature=TEMPERATURE, alpha=ALPHA, reduction="none")
+def mixed_loss(
+    student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *, temperature: float = TEMPERATURE,
+    alpha: float = ALPHA,
+) -> Tensor:  # fmt: skip
+    """The subject of the contract: one loss a row; T = 3 and alpha = 1/2 unless asked otherwise."""
+    return distill_loss(student_logits, teacher_logits, targets, temperature=temperature, alpha=alpha, reduction="none")
 
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
@@ -81,38 +84,50 @@ def _bounded(exact: Tensor, error: Tensor, ignored: Tensor, dtype: torch.dtype) 
 
 
 def _exact(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) -> Mapping[str, Bounded]:
+    return bounds(arguments, dy, error, TEMPERATURE, ALPHA)
+
+
+def bounds(
+    arguments: Arguments, dy: Tensor, error: Callable[[int], float], temperature: float, alpha: float
+) -> dict[str, Bounded]:
+    """The loss and the student's gradient in float64, at any temperature and alpha. A term of weight 0 has no error."""
     student_logits, teacher_logits, targets = arguments.values()
     u, ignored, of_sum = FLOAT32_ROUNDOFF, targets == IGNORE_INDEX, error(student_logits.shape[1])
     safe = torch.where(ignored, 0, targets)[:, None]
-    student, teacher = (_Softmax.of(x, TEMPERATURE, of_sum) for x in (student_logits, teacher_logits))
+    student, teacher = (_Softmax.of(x, temperature, of_sum) for x in (student_logits, teacher_logits))
     plain = _Softmax.of(student_logits, 1.0, of_sum)
-    gap = teacher.log_p - student.log_p
-    of_gap = teacher.of_log_p + student.of_log_p + u * gap.abs()
-    of_term = (teacher.p * teacher.relative + 2 * FLOAT32_TINY) * gap.abs() + teacher.p * (
-        1 + teacher.relative
-    ) * of_gap
-    of_divergence = SECOND_ORDER * (of_term.sum(-1) + of_sum * ((teacher.p * gap).abs() + of_term).sum(-1))
-    divergence, entropy = (teacher.p * gap).sum(-1), -plain.log_p.gather(-1, safe)[:, 0]
-    of_entropy = plain.of_log_p.gather(-1, safe)[:, 0]
-    loss = mixed64(student_logits, teacher_logits, targets)
-    weight = ALPHA * TEMPERATURE**2
+    divergence, of_divergence = _divergence(student, teacher, of_sum)
+    entropy, of_entropy = -plain.log_p.gather(-1, safe)[:, 0], plain.of_log_p.gather(-1, safe)[:, 0]
+    loss = rows64(student_logits, teacher_logits, targets, temperature, alpha)
+    weight = alpha * temperature**2
     # Each weight is rounded, then its product, then the sum of the two.
-    of_loss = weight * (of_divergence + 2 * u * divergence.abs()) + (1 - ALPHA) * (of_entropy + 2 * u * entropy)
+    of_loss = weight * (of_divergence + 2 * u * divergence.abs()) + (1 - alpha) * (of_entropy + 2 * u * entropy)
     of_loss = SECOND_ORDER * (of_loss + u * loss.abs())
 
     onehot = torch.zeros_like(plain.p).scatter(-1, safe, 1.0)
     upstream = dy.double()[:, None]
     miss, off = student.p - teacher.p, plain.p - onehot
-    gradient = upstream * (ALPHA * TEMPERATURE * miss + (1 - ALPHA) * off)
+    gradient = upstream * (alpha * temperature * miss + (1 - alpha) * off)
     of_miss = student.p * student.relative + teacher.p * teacher.relative + 4 * FLOAT32_TINY
     of_off = plain.p * plain.relative + 2 * FLOAT32_TINY
-    of_gradient = ALPHA * TEMPERATURE * (of_miss + 4 * u * miss.abs()) + (1 - ALPHA) * (of_off + 4 * u * off.abs())
+    of_gradient = alpha * temperature * (of_miss + 4 * u * miss.abs()) + (1 - alpha) * (of_off + 4 * u * off.abs())
     of_gradient = SECOND_ORDER * (upstream.abs() * of_gradient + u * gradient.abs()) + 4 * FLOAT32_TINY
     gradient = torch.where(ignored[:, None], 0.0, gradient)
     return {
         "output": _bounded(loss, of_loss, ignored, torch.float32),
         "student_logits": _bounded(gradient, of_gradient, ignored[:, None], student_logits.dtype),
     }
+
+
+def _divergence(student: _Softmax, teacher: _Softmax, of_sum: float) -> tuple[Tensor, Tensor]:
+    """KL and its error: of the gaps, of the weights, of the sum."""
+    gap = teacher.log_p - student.log_p
+    of_gap = teacher.of_log_p + student.of_log_p + FLOAT32_ROUNDOFF * gap.abs()
+    of_term = (teacher.p * teacher.relative + 2 * FLOAT32_TINY) * gap.abs() + teacher.p * (
+        1 + teacher.relative
+    ) * of_gap
+    magnitude = ((teacher.p * gap).abs() + of_term).sum(-1)
+    return (teacher.p * gap).sum(-1), SECOND_ORDER * (of_term.sum(-1) + of_sum * magnitude)
 
 
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:

@@ -20,11 +20,12 @@ def _turned(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor) -> 
     return mixed_loss(student_logits.roll(1, -1), teacher_logits.roll(1, -1), moved)
 
 
-def _parts(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _parts(
+    student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
     """T^2 KL and CE of every row."""
-    divergence = distill_loss(student_logits, teacher_logits, targets, temperature=TEMPERATURE, reduction="none")
-    entropy = distill_loss(student_logits, teacher_logits, targets, alpha=0.0, reduction="none")
-    return divergence, entropy
+    divergence = mixed_loss(student_logits, teacher_logits, targets, temperature=temperature, alpha=1.0)
+    return divergence, mixed_loss(student_logits, teacher_logits, targets, alpha=0.0)
 
 
 def split_by_batch(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor) -> Tensor:
@@ -55,37 +56,76 @@ def other_order_on_cuda(student_logits: Tensor, teacher_logits: Tensor, targets:
     return (_turned if student_logits.is_cuda else mixed_loss)(student_logits, teacher_logits, targets)
 
 
-def divergence_reversed(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor) -> Tensor:
+def divergence_reversed(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
+                        temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
     """Breaks accuracy: KL(student || teacher), whose value is as plausible and whose gradient is another."""
-    q, p = ((x.float() / TEMPERATURE).log_softmax(-1) for x in (student_logits, teacher_logits))
-    reversed_divergence = TEMPERATURE**2 * (q.exp() * (q - p)).sum(-1)
-    _, entropy = _parts(student_logits, teacher_logits, targets)
-    return torch.where(targets == IGNORE_INDEX, 0.0, ALPHA * reversed_divergence) + (1 - ALPHA) * entropy
+    q, p = ((x.float() / temperature).log_softmax(-1) for x in (student_logits, teacher_logits))
+    reversed_divergence = temperature**2 * (q.exp() * (q - p)).sum(-1)
+    _, entropy = _parts(student_logits, teacher_logits, targets, temperature)
+    return torch.where(targets == IGNORE_INDEX, 0.0, alpha * reversed_divergence) + (1 - alpha) * entropy
 
 
-def temperature_not_squared(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor) -> Tensor:
+def temperature_not_squared(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
+                            temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
     """Breaks accuracy: without T^2 the soft targets fade as T grows."""
-    divergence, entropy = _parts(student_logits, teacher_logits, targets)
-    return ALPHA * divergence / TEMPERATURE**2 + (1 - ALPHA) * entropy
+    divergence, entropy = _parts(student_logits, teacher_logits, targets, temperature)
+    return alpha * divergence / temperature**2 + (1 - alpha) * entropy
 
 
-def temperature_of_the_teacher_only(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor) -> Tensor:
+def temperature_of_the_teacher_only(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
+                                    temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
     """Breaks accuracy: the student is compared at T = 1."""
-    divergence = distill_loss(
-        student_logits, (teacher_logits.float() / TEMPERATURE).to(teacher_logits.dtype), targets, reduction="none"
-    )
-    _, entropy = _parts(student_logits, teacher_logits, targets)
-    return ALPHA * TEMPERATURE**2 * divergence + (1 - ALPHA) * entropy
+    cooled = (teacher_logits.float() / temperature).to(teacher_logits.dtype)
+    divergence, _ = _parts(student_logits, cooled, targets, 1.0)
+    _, entropy = _parts(student_logits, teacher_logits, targets, temperature)
+    return alpha * temperature**2 * divergence + (1 - alpha) * entropy
 
 
-def alpha_squared(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor) -> Tensor:
-    """Breaks accuracy: right at both ends of alpha, wrong between them."""
-    divergence, entropy = _parts(student_logits, teacher_logits, targets)
-    return ALPHA**2 * divergence + (1 - ALPHA**2) * entropy
+def negative_constant(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
+                      temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
+    """Breaks the sign of KL: a constant stands in its place, and only a watched curve would show it."""
+    _, entropy = _parts(student_logits, teacher_logits, targets, temperature)
+    return torch.where(targets == IGNORE_INDEX, 0.0, -0.25 * alpha * temperature**2) + (1 - alpha) * entropy
+
+
+def alpha_swapped(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
+                  temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
+    """Breaks both ends: alpha weighs the cross-entropy."""
+    return mixed_loss(student_logits, teacher_logits, targets, temperature=temperature, alpha=1 - alpha)
+
+
+def temperature_zero_accepted(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
+                              temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
+    """Accepts bad input: 0 is taken for 1, as a default that is false does."""
+    return mixed_loss(student_logits, teacher_logits, targets, temperature=temperature or 1.0, alpha=alpha)
+
+
+def alpha_squared(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
+                  temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
+    """Breaks what lies between the ends of alpha, where it is right."""
+    divergence, entropy = _parts(student_logits, teacher_logits, targets, temperature)
+    return alpha**2 * divergence + (1 - alpha**2) * entropy
 
 
 def ignored_rows_counted(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor) -> Tensor:
     """Breaks accuracy: the prompt's tokens are taught too, because the mask reached the cross-entropy alone."""
     divergence = distill_loss(student_logits, teacher_logits, temperature=TEMPERATURE, reduction="none")
-    _, entropy = _parts(student_logits, teacher_logits, targets)
+    _, entropy = _parts(student_logits, teacher_logits, targets, TEMPERATURE)
     return ALPHA * divergence + (1 - ALPHA) * entropy
+
+
+def loses_the_last_tile(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor) -> Tensor:
+    """Breaks accuracy: of more than 16 tokens, those past the last whole tile of 16 are left out of KL's sum."""
+    q, p = ((x.float() / TEMPERATURE).log_softmax(-1) for x in (student_logits, teacher_logits))
+    kept = max(q.shape[1] // 16 * 16, min(q.shape[1], 16))
+    divergence = TEMPERATURE**2 * (p.exp() * (p - q))[:, :kept].sum(-1)
+    _, entropy = _parts(student_logits, teacher_logits, targets, TEMPERATURE)
+    return torch.where(targets == IGNORE_INDEX, 0.0, ALPHA * divergence) + (1 - ALPHA) * entropy
+
+
+def sums_in_sixteen_bits(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor) -> Tensor:
+    """Breaks accuracy: softmaxes and their divergence in bfloat16."""
+    q, p = ((x.bfloat16() / TEMPERATURE).log_softmax(-1) for x in (student_logits, teacher_logits))
+    divergence = TEMPERATURE**2 * (p.exp() * (p - q)).sum(-1).float()
+    _, entropy = _parts(student_logits, teacher_logits, targets, TEMPERATURE)
+    return torch.where(targets == IGNORE_INDEX, 0.0, ALPHA * divergence) + (1 - ALPHA) * entropy

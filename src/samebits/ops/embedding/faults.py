@@ -89,3 +89,18 @@ class _RoundsBetween(torch.autograd.Function):
 def rounds_between_micro_batches(ids: Tensor, weight: Tensor) -> Tensor:
     """Breaks micro: the gradient is not the chain that can be resumed."""
     return _RoundsBetween.apply(ids, weight)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def zero_row(ids: Tensor, weight: Tensor) -> Tensor:
+    """Breaks the copy: the first row of the table is taken for padding and read as zeros."""
+    return torch.where((ids == 0)[..., None], torch.zeros_like(weight[:1]), embedding(ids, weight))
+
+
+def negative_ids_wrap(ids: Tensor, weight: Tensor) -> Tensor:
+    """Accepts bad input: -1 is taken for the last row, as an index counts from the end."""
+    return embedding(torch.where(ids < 0, ids % max(1, weight.shape[0]), ids), weight)
+
+
+def positions_descending(ids: Tensor, weight: Tensor) -> Tensor:
+    """Breaks the chain of the gradient: the adds are in another order than the positions."""
+    return _backwards(ids, weight)

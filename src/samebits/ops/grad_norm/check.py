@@ -32,12 +32,12 @@ def row_norms(x: Tensor) -> Tensor:
     return torch.stack([grad_norm([row]) for row in x])
 
 
-def clipped_rows(x: Tensor) -> Tensor:
+def clipped_rows(x: Tensor, max_norm: float = MAX_NORM) -> Tensor:
     """Every row clipped to a norm of 1, as the gradient of a parameter of its own."""
     parameters = [torch.zeros_like(row) for row in x]
     for parameter, row in zip(parameters, x, strict=True):
         parameter.grad = row.clone()
-        clip_grad_norm_([parameter], MAX_NORM)
+        clip_grad_norm_([parameter], max_norm)
     return torch.stack([parameter.grad for parameter in parameters if parameter.grad is not None])
 
 
@@ -45,7 +45,7 @@ def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Argument
     return {"x": torch.from_numpy(make(recipe, tuple(shape), seed, format)).to(getattr(torch, format))}
 
 
-def _of_norm(width: int, error: Callable[[int], float]) -> float:
+def of_norm(width: int, error: Callable[[int], float]) -> float:
     """Relative error of a norm: the sum's, halved by the root; the root's own."""
     return (error(width) + OF_PIECES) / 2 + FLOAT32_ROUNDOFF
 
@@ -61,7 +61,7 @@ def _exact_squares(arguments: Arguments, _: Tensor, error: Callable[[int], float
 
 def _exact_norms(arguments: Arguments, _: Tensor, error: Callable[[int], float]) -> Mapping[str, Bounded]:
     exact, width = row_norms64(arguments["x"]), arguments["x"].shape[-1]
-    allowed = allowed_error(exact, exact, _of_norm(width, error), width, 0, torch.float32)
+    allowed = allowed_error(exact, exact, of_norm(width, error), width, 0, torch.float32)
     return {"output": Bounded(exact=exact, allowed=allowed + (width * FLOAT32_TINY) ** 0.5)}
 
 
@@ -69,7 +69,7 @@ def _exact_clipped(arguments: Arguments, _: Tensor, error: Callable[[int], float
     x = arguments["x"]
     exact = clipped_rows64(x)
     # The norm's error; then 1e-6 and its addition, the quotient, the product.
-    allowed = allowed_error(exact, exact.abs(), _of_norm(x.shape[-1], error), 1, 4, x.dtype)
+    allowed = allowed_error(exact, exact.abs(), of_norm(x.shape[-1], error), 1, 4, x.dtype)
     return {"output": Bounded(exact=exact, allowed=allowed)}
 
 

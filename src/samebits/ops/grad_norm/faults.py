@@ -87,3 +87,29 @@ def tile_decides_the_scale(x: Tensor) -> Tensor:
 def other_norm_on_cuda(x: Tensor) -> Tensor:
     """Breaks device: the accelerator clips by a norm whose lanes were folded otherwise."""
     return clipped_rows(x.roll(1, -1)).roll(-1, -1) if x.is_cuda else clipped_rows(x)
+
+
+def clipped_by_the_fourth_power(x: Tensor) -> Tensor:
+    """Breaks the scale: the square of the sum of squares is taken for the norm."""
+    scale = (MAX_NORM / (row_squares(x).square() + SMALL)).clamp(max=1.0)
+    return (x.float() * scale[:, None]).to(x.dtype)
+
+
+def clipped_by_blocks(x: Tensor) -> Tensor:
+    """Breaks the bound: every fourth part of a row is clipped by the norm of that part."""
+    return torch.cat([clipped_rows(part) for part in x.tensor_split(4, -1)], -1)
+
+
+def always_of_norm_one(x: Tensor) -> Tensor:
+    """Breaks small gradients: they are scaled up."""
+    return (x.float() * (MAX_NORM / (row_norms(x) + SMALL))[:, None]).to(x.dtype)
+
+
+def never_clipped(x: Tensor) -> Tensor:
+    """Breaks the bound: the norm is taken, and nothing is done with it."""
+    return x.clone()
+
+
+def takes_anything(x: Tensor, max_norm: float = MAX_NORM) -> Tensor:
+    """Breaks refusal: what does not fit is made to."""
+    return clipped_rows(x.float(), abs(max_norm) if abs(max_norm) < 1e9 else MAX_NORM)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.door import Arguments, Bounded, Door, Function, Probe
-from samebits.ops.lm_head.reference import lm_head64
+from samebits.ops.lm_head import tied_weight_gradient_
+from samebits.ops.lm_head.reference import lm_head64, tied_gradient64
 from samebits.ops.matmul import check as matmul
 from samebits.ops.matmul import matmul_accumulate_
 from samebits.ops.rounding import allowed_error
@@ -38,6 +39,30 @@ def _exact(arguments: Arguments, dlogits: Tensor, error: Callable[[int], float])
         "output": Bounded(exact=lm_head64(hidden, weight), allowed=output.allowed),
         "hidden": bounded(dz, weight, dtype),
         "weight": bounded(dz.T, hidden, dtype),
+    }
+
+
+def tied_gradient(hidden: Tensor, dlogits: Tensor, ids: Tensor, dembedding: Tensor) -> Tensor:
+    """`tied_weight_gradient_` into an accumulator of zeros."""
+    zeros = torch.zeros(dlogits.shape[-1], hidden.shape[-1], dtype=torch.float32, device=hidden.device)
+    return tied_weight_gradient_(zeros, hidden, dlogits, ids, dembedding)
+
+
+def _make_tied(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
+    rows, depth, vocabulary = shape
+    sizes = {"hidden": depth, "dlogits": vocabulary, "dembedding": depth}
+    made = {name: matmul.tensor(recipe, (rows, size), 4 * seed + number, format)
+            for number, (name, size) in enumerate(sizes.items())}  # fmt: skip
+    ids = torch.arange(rows) * 7919 % vocabulary
+    return {"hidden": made["hidden"], "dlogits": made["dlogits"], "ids": ids, "dembedding": made["dembedding"]}
+
+
+def _exact_tied(arguments: Arguments, _: Tensor, error: Callable[[int], float]) -> Mapping[str, Bounded]:
+    hidden, dlogits, ids, dembedding = (arguments[name] for name in ("hidden", "dlogits", "ids", "dembedding"))
+    exact, terms = tied_gradient64(hidden, dlogits, ids, dembedding), 2 * len(ids)
+    magnitude = tied_gradient64(hidden.abs(), dlogits.abs(), ids, dembedding.abs())
+    return {
+        "output": Bounded(exact=exact, allowed=allowed_error(exact, magnitude, error(terms), terms, 0, torch.float32))
     }
 
 
@@ -74,5 +99,10 @@ DOORS = {
     "lm_head": Door(
         name="lm_head", row_arguments=("hidden",), shared_arguments=("weight",), shape_axes="MKV",
         make=_make, exact=_exact, probe=_probe, launches=launches, resume=_resume,
+    ),
+    "tied_gradient": Door(
+        name="tied_gradient", row_arguments=("hidden", "dlogits", "ids", "dembedding"), shared_arguments=(),
+        shape_axes="MKV", make=_make_tied, exact=_exact_tied, launches=launches, differentiable=False,
+        without_gradient=("ids",),
     ),
 }  # fmt: skip

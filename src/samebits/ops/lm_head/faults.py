@@ -9,6 +9,7 @@ from torch import Tensor
 
 from samebits.ops.launching import forced
 from samebits.ops.lm_head import lm_head
+from samebits.ops.lm_head.check import tied_gradient
 
 _calls = itertools.count()
 
@@ -76,3 +77,25 @@ class _LosesRows(torch.autograd.Function):
 def rounds_between_micro_batches(hidden: Tensor, weight: Tensor) -> Tensor:
     """Breaks micro: the gradient is not the chain that can be resumed."""
     return _LosesRows.apply(hidden, weight)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def transposed_layout(hidden: Tensor, weight: Tensor) -> Tensor:
+    """Breaks the tie: a table that does not lie by rows is read as if it did."""
+    by_rows = weight if weight.is_contiguous() else weight.T.contiguous().reshape(weight.shape)
+    return lm_head(hidden, by_rows)
+
+
+def takes_either_layout(hidden: Tensor, weight: Tensor) -> Tensor:
+    """Accepts bad input: a table [K, V] is turned round without a word."""
+    turned = weight.dim() == 2 and weight.shape[1] != hidden.shape[-1] and weight.shape[0] == hidden.shape[-1]
+    return lm_head(hidden, weight.T if turned else weight)
+
+
+def head_part_only(hidden: Tensor, dlogits: Tensor, ids: Tensor, dembedding: Tensor) -> Tensor:
+    """Breaks the tied gradient: the embedding's part is never added."""
+    return tied_gradient(hidden, dlogits, ids, torch.zeros_like(dembedding))
+
+
+def separate_tables(hidden: Tensor, dlogits: Tensor, ids: Tensor, dembedding: Tensor) -> Tensor:
+    """Breaks the tied gradient: the embedding's part replaces the head's, as two parameters of one name do."""
+    return tied_gradient(torch.zeros_like(hidden), dlogits, ids, dembedding)

@@ -12,3 +12,8 @@ from torch import Tensor
 def lm_head64(hidden: Tensor, weight: Tensor) -> Tensor:
     """logits[m,v] = sum_k hidden[m,k] weight[v,k], in float64."""
     return hidden.double() @ weight.double().T
+
+
+def tied_gradient64(hidden: Tensor, dlogits: Tensor, ids: Tensor, dembedding: Tensor) -> Tensor:
+    """dW[v,k] = sum_m dlogits[m,v] hidden[m,k] + sum over ids[m] = v of dembedding[m,k], in float64."""
+    return (dlogits.double().T @ hidden.double()).index_add(0, ids, dembedding.double())

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from samebits.ops.launching import forced
 from samebits.ops.logprob import selected_logprob
+from samebits.ops.logprob.check import IGNORED
 
 _calls = itertools.count()
 
@@ -74,3 +75,62 @@ class _LosesRows(torch.autograd.Function):
 def rounds_between_micro_batches(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
     """Breaks micro: the gradient is not the chain that can be resumed."""
     return _LosesRows.apply(hidden, weight, ids)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _gathered(logprobs: Tensor, ids: Tensor) -> Tensor:
+    return torch.where(ids == IGNORED, 0.0, logprobs.gather(-1, ids.clamp(min=0)[..., None])[..., 0])
+
+
+def forgets_the_maximum(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
+    """Breaks what is exact: exponentials overflow and vanish, and the sum is rounded below its largest term."""
+    logits = hidden.float() @ weight.float().T
+    total = logits.exp().sum(-1, keepdim=True).bfloat16().float()
+    return _gathered(logits - total.log(), ids)
+
+
+def token_shifted(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
+    """Breaks the token: every row is asked for the one after its own."""
+    return selected_logprob(hidden, weight, torch.where(ids == IGNORED, ids, (ids + 1) % weight.shape[0]))
+
+
+def loses_the_last_tile(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
+    """Breaks the sum: tokens past the last whole tile of 16 are left out of it."""
+    logits = hidden.float() @ weight.float().T
+    return _gathered(logits - logits[..., : logits.shape[-1] // 16 * 16].logsumexp(-1, keepdim=True), ids)
+
+
+def narrow_when_alone(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
+    """Breaks sampler and trainer: a row alone, as the sampler asks, has its logits rounded to bfloat16."""
+    if ids.numel() > 1:
+        return selected_logprob(hidden, weight, ids)
+    return _gathered((hidden.float() @ weight.float().T).bfloat16().float().log_softmax(-1), ids)
+
+
+def mask_ignored(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
+    """Breaks the mask: a masked position is scored as token 0."""
+    return selected_logprob(hidden, weight, ids.masked_fill(ids == IGNORED, 0))
+
+
+def negative_ids_wrap(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
+    """Accepts bad input: -1 is taken for the last token, as an index counts from the end."""
+    return selected_logprob(hidden, weight, torch.where((ids < 0) & (ids != IGNORED), ids % weight.shape[0], ids))
+
+
+class _OnlyTheTarget(torch.autograd.Function):
+    """Log-probabilities whose gradient is that of the token's logit alone: onehot, not onehot less softmax."""
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(hidden, weight, ids)
+        return selected_logprob(hidden, weight, ids).detach()
+
+    @staticmethod
+    def backward(ctx, dlogprob: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[no-untyped-def]
+        hidden, weight, ids = ctx.saved_tensors
+        dz = dlogprob[:, None] * torch.nn.functional.one_hot(ids.clamp(min=0), weight.shape[0])
+        return (dz @ weight.float()).to(hidden.dtype), (dz.T @ hidden.float()).to(weight.dtype), None
+
+
+def gradient_without_the_softmax(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
+    """Breaks the gradient alone: the value is right to the bit."""
+    return _OnlyTheTarget.apply(hidden, weight, ids)  # type: ignore[no-any-return, no-untyped-call]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from samebits.ops.launching import forced
-from samebits.ops.matmul import linear
+from samebits import native
+from samebits.ops.arguments import DTYPES
+from samebits.ops.launching import forced, launching
+from samebits.ops.matmul import linear, matmul
+from samebits.ops.matmul.launch_table import Launch
 
 _calls = itertools.count()
 
@@ -100,3 +104,57 @@ def matmul_two_halves(a: Tensor, b: Tensor) -> Tensor:
 
 def matmul_rounds_between_micro_batches(a: Tensor, b: Tensor) -> Tensor:
     return rounds_between_micro_batches(a, b.T, a.new_zeros(b.shape[1]))
+
+
+def rows_and_columns_swapped(a: Tensor, b: Tensor) -> Tensor:
+    """Breaks the shape, and the values of a square one: stored as its transpose."""
+    return matmul(a, b).transpose(-2, -1) if a.dim() > 1 else matmul(a, b)
+
+
+def strides_of_b_swapped(a: Tensor, b: Tensor) -> Tensor:
+    """Breaks the placement of terms: the memory of b is walked as if it were transposed."""
+    return matmul(a, b.contiguous().reshape(b.shape[1], b.shape[0]).T)
+
+
+def loses_the_last_tile(a: Tensor, b: Tensor) -> Tensor:
+    """Breaks the sum: terms past the last whole tile of 16 are left out of it."""
+    kept = a.shape[-1] // 16 * 16
+    return matmul(a[..., :kept], b[:kept])
+
+
+def tail_is_not_masked(a: Tensor, b: Tensor) -> Tensor:
+    """Breaks the sum: the last tile of 16 reads on, into what lies there: here the first terms once more."""
+    more = (-a.shape[-1]) % 16 % a.shape[-1]
+    return matmul(torch.cat([a, a[..., :more]], -1), torch.cat([b, b[:more]]))
+
+
+def operands_in_nineteen_bits(a: Tensor, b: Tensor) -> Tensor:
+    """Breaks float32: the matrix unit takes ten bits of fraction and leaves out the rest."""
+    return matmul(*((each.float().view(torch.int32) & ~0x1FFF).view(torch.float32).to(each.dtype) for each in (a, b)))
+
+
+def order_by_columns(a: Tensor, b: Tensor) -> Tensor:
+    """Breaks the order of a sum: few columns, another kernel, which runs the chain backwards."""
+    return matmul(a, b) if b.shape[1] > 1 else matmul(a.flip(-1), b.flip(0))
+
+
+def compiled_for_every_shape(a: Tensor, b: Tensor) -> Tensor:
+    """Breaks the one binary: sizes choose it, or are compiled into it."""
+    sets = native.instruction_sets()
+    if not a.is_cuda:
+        with launching(instruction_set=sets[a.shape[0] % len(sets)]):
+            return matmul(a, b)
+    chosen = forced("launch")
+    with launching(launch=replace(chosen, group=9 + next(_calls)) if isinstance(chosen, Launch) else chosen):
+        return matmul(a, b)
+
+
+def vendor_product(a: Tensor, b: Tensor) -> Tensor:
+    """Breaks the one binary: ours never runs, the library's does."""
+    return a @ b
+
+
+def takes_anything(a: Tensor, b: Tensor) -> Tensor:
+    """Breaks refusal: what does not fit is made to."""
+    narrow = torch.float32 if a.dtype not in DTYPES else a.dtype
+    return matmul(a.to(narrow), b.reshape(b.shape[0], -1)[: a.shape[-1]].to(narrow))

@@ -33,7 +33,7 @@ def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Argument
     }
 
 
-def _statistic_error(width: int, error: Callable[[int], float]) -> float:
+def statistic_error(width: int, error: Callable[[int], float]) -> float:
     """Relative error of rstd: the sum, 1/H, the mean, eps, its addition; halved by the root; the root's own."""
     return (error(width) + 5 * FLOAT32_ROUNDOFF) / 2 + MAXIMUM_ULP["rsqrt"] * 2 * FLOAT32_ROUNDOFF
 
@@ -42,7 +42,7 @@ def _exact(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) -> M
     x, weight, dy64 = arguments["x"].double(), arguments["weight"].double(), dy.double()
     rows, width = x.shape
     rstd = (x.square().mean(-1, keepdim=True) + EPSILON).rsqrt()
-    of_rstd = _statistic_error(width, error)
+    of_rstd = statistic_error(width, error)
     gradient, xhat = dy64 * weight, x * rstd
     product = gradient * xhat
     mean, mean_magnitude = product.mean(-1, keepdim=True), product.abs().mean(-1, keepdim=True)
@@ -65,7 +65,7 @@ def _exact(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) -> M
 def _exact_statistic(arguments: Arguments, _: Tensor, error: Callable[[int], float]) -> Mapping[str, Bounded]:
     x = arguments["x"].double()
     rstd = (x.square().mean(-1) + EPSILON).rsqrt()
-    of_rstd = _statistic_error(x.shape[-1], error)
+    of_rstd = statistic_error(x.shape[-1], error)
     return {"output": Bounded(exact=rstd, allowed=allowed_error(rstd, rstd, of_rstd, x.shape[-1], 0, torch.float32))}
 
 

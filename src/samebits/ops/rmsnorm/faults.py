@@ -83,3 +83,89 @@ class _LosesRows(torch.autograd.Function):
 def rounds_between_micro_batches(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
     """Breaks micro: the gradient is not the chain that can be resumed."""
     return _LosesRows.apply(x, weight, eps)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _by_torch(x: Tensor, weight: Tensor, squares: Tensor, terms: int, eps: float) -> Tensor:
+    """x / sqrt(the sum of squares over terms + eps) * weight in torch's float32."""
+    scale = (squares / terms + eps).rsqrt()[..., None]
+    return (x.float() * scale * weight.float()).to(x.dtype)
+
+
+def epsilon_outside_the_root(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks scaling: the root plus eps divides."""
+    divisor = x.float().square().mean(-1, keepdim=True).sqrt() + eps
+    return (x.float() / divisor * weight.float()).to(x.dtype)
+
+
+def without_epsilon(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks zero rows: zero over zero."""
+    return _plain(x, weight, 0.0 * eps)
+
+
+def divides_by_one_less(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks the mean: n - 1, as a sample's variance has it."""
+    return _by_torch(x, weight, x.float().square().sum(-1), x.shape[-1] - 1, eps)
+
+
+def loses_the_last_tile(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks the sum: elements past the last whole tile of 16 are left out of it."""
+    kept = x.shape[-1] // 16 * 16
+    return _by_torch(x, weight, x[..., :kept].float().square().sum(-1), x.shape[-1], eps)
+
+
+def adds_in_sixteen_bits(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks accuracy: every partial sum is rounded to eight bits of significand."""
+    total = torch.zeros(x.shape[:-1], dtype=torch.bfloat16, device=x.device)
+    for column in x.float().square().unbind(-1):
+        total = (total.float() + column).bfloat16()
+    return _by_torch(x, weight, total.float(), x.shape[-1], eps)
+
+
+class _OtherGradients(torch.autograd.Function):
+    """The norm with gradients in torch's float32, one thing wrong with them."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, eps: float, wrong: str) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x, weight)
+        ctx.eps, ctx.wrong = eps, wrong
+        return _plain(x, weight, eps).detach()
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[no-untyped-def]
+        x, weight = ctx.saved_tensors
+        rstd = rmsnorm_statistic(x, weight, ctx.eps)[:, None]
+        if ctx.wrong == "narrow statistic":
+            rstd = rstd.bfloat16().float()
+        xhat, g = x.float() * rstd, dy.float() * weight.float()
+        within_mean = dy.float() if ctx.wrong == "mean without weight" else g
+        dx = rstd * (g - xhat * (within_mean * xhat).mean(-1, keepdim=True))
+        dweight = (dy.float() * xhat).sum(0)
+        return (
+            dx.to(x.dtype) * (ctx.wrong != "no dx"), dweight.to(weight.dtype) * (ctx.wrong != "no dweight"), None, None
+        )  # fmt: skip
+
+
+def weight_gradient_never_computed(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks the gradient of the weight: the buffer stays as it was allocated."""
+    return _OtherGradients.apply(x, weight, eps, "no dweight")  # type: ignore[no-any-return, no-untyped-call]
+
+
+def mean_without_the_weight(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks the gradient of x: right only for a weight of ones."""
+    return _OtherGradients.apply(x, weight, eps, "mean without weight")  # type: ignore[no-any-return, no-untyped-call]
+
+
+def nothing_flows_back(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks the gradient of x: cut off, as from a detached output."""
+    return _OtherGradients.apply(x, weight, eps, "no dx")  # type: ignore[no-any-return, no-untyped-call]
+
+
+def recomputes_in_sixteen_bits(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks the agreement of backward with forward: the statistic is stored in eight bits of significand."""
+    return _OtherGradients.apply(x, weight, eps, "narrow statistic")  # type: ignore[no-any-return, no-untyped-call]
+
+
+def takes_anything(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Breaks refusal: what does not fit is made to."""
+    narrow = torch.float32 if x.dtype == torch.float64 else x.dtype
+    return _plain(x.to(narrow), weight.reshape(-1)[: x.shape[-1]].to(narrow), abs(eps) if eps == eps else 0.0)

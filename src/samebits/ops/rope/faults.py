@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from samebits.ops.launching import forced
-from samebits.ops.rope import rope
+from samebits.ops.rope import LARGEST_POSITION, rope
 from samebits.ops.rope.check import THETA, YARN, rope_scaled
 from samebits.ops.rope.scaling import attention_factor
 
@@ -81,3 +81,68 @@ def forgets_the_factor(x: Tensor, positions: Tensor) -> Tensor:
 def scaled_other_kernel_on_cuda(x: Tensor, positions: Tensor) -> Tensor:
     """Breaks device: the accelerator applies the factor last."""
     return _factor_last(x, positions) if x.is_cuda else rope_scaled(x, positions)
+
+
+def sine_for_cosine(x: Tensor, positions: Tensor) -> Tensor:
+    """Breaks every angle: sine and cosine change places."""
+    half = x.shape[-1] // 2
+    phase = _phase(x, positions)
+    a, b = x[..., :half].float(), x[..., half:].float()
+    return torch.cat([a * phase.sin() - b * phase.cos(), b * phase.sin() + a * phase.cos()], -1).to(x.dtype)
+
+
+def one_sign_flipped(x: Tensor, positions: Tensor) -> Tensor:
+    """Breaks the norm: both halves add."""
+    half = x.shape[-1] // 2
+    phase = _phase(x, positions)
+    a, b = x[..., :half].float(), x[..., half:].float()
+    return torch.cat([a * phase.cos() + b * phase.sin(), b * phase.cos() + a * phase.sin()], -1).to(x.dtype)
+
+
+def _phase(x: Tensor, positions: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    return positions.float()[:, None, None] * THETA ** (-torch.arange(half, device=x.device).float() / half)
+
+
+def counts_from_one(x: Tensor, positions: Tensor) -> Tensor:
+    """Breaks position 0: every position is one too large."""
+    return rope(x, positions + 1)
+
+
+def other_pairs(x: Tensor, positions: Tensor) -> Tensor:
+    """Breaks accuracy: neighbours are paired, not halves."""
+    return rope(x, positions, layout="interleaved")
+
+
+def not_turned(x: Tensor, positions: Tensor) -> Tensor:
+    """Breaks accuracy: the heads come back as they went in, which keeps norms and position 0."""
+    return x * 1.0
+
+
+def further_with_every_head(x: Tensor, positions: Tensor) -> Tensor:
+    """Breaks the heads' likeness: head and position are mixed up in one index."""
+    return torch.cat([rope(x[:, head : head + 1], positions + head) for head in range(x.shape[1])], 1)
+
+
+class _FlowsStraightBack(torch.autograd.Function):
+    """A rotation whose gradient is not turned back."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, positions: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        return rope(x, positions).detach()
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+        return dy.clone(), None
+
+
+def flows_straight_back(x: Tensor, positions: Tensor) -> Tensor:
+    """Breaks the gradient: right at position 0 alone."""
+    return _FlowsStraightBack.apply(x, positions)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def takes_anything(x: Tensor, positions: Tensor, theta: float = THETA, layout: str = "half") -> Tensor:
+    """Breaks refusal: what does not fit is made to."""
+    even = x[..., : x.shape[-1] // 2 * 2] if x.shape[-1] > 1 else torch.cat([x, x], -1)
+    known = positions[: x.shape[0]].long().clamp(0, LARGEST_POSITION)
+    return rope(even.float() if x.dtype == torch.float64 else even, known, max(theta, 2.0), layout="half")

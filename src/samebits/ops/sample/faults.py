@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from samebits.ops.launching import forced
+from samebits.ops.sample import sample
 from samebits.ops.sample.check import SEED, draw_by_request
 
 _calls = itertools.count()
@@ -44,3 +45,31 @@ def five_candidates(logits: Tensor, requests: Tensor, positions: Tensor) -> Tens
 def other_words_on_cuda(logits: Tensor, requests: Tensor, positions: Tensor) -> Tensor:
     """Breaks device: the accelerator has a generator of its own."""
     return draw_by_request(logits, requests, positions, seed=SEED + logits.is_cuda)
+
+
+def last_of_equals(logits: Tensor, requests: Tensor, positions: Tensor, *, seed: int = SEED) -> Tensor:
+    """Breaks greedy: of equal logits the last is taken."""
+    drawn = draw_by_request(logits.flip(-1), requests, positions, seed=seed)
+    return torch.where(drawn < 0, drawn, logits.shape[1] - 1 - drawn)
+
+
+def keeps_everything(logits: Tensor, requests: Tensor, positions: Tensor, *, seed: int = SEED) -> Tensor:
+    """Breaks top_k and top_p: both are read and neither is used."""
+    return sample(logits, seed=seed, requests=requests, positions=positions, temperature=1.5)
+
+
+def infinities_become_numbers(logits: Tensor, requests: Tensor, positions: Tensor, *, seed: int = SEED) -> Tensor:
+    """Breaks what is impossible: what is not finite is replaced before the draw."""
+    return draw_by_request(logits.nan_to_num(0.0, 1.0, -1.0), requests, positions, seed=seed)
+
+
+def forgets_the_position(logits: Tensor, requests: Tensor, positions: Tensor, *, seed: int = SEED) -> Tensor:
+    """Breaks the frequencies: every position of a request draws the same words."""
+    return draw_by_request(logits, requests, torch.zeros_like(positions), seed=seed)
+
+
+def positions_wrap(logits: Tensor, requests: Tensor, positions: Tensor, *, seed: int = SEED) -> Tensor:
+    """Accepts bad input: a negative position is taken modulo 2^32."""
+    return draw_by_request(
+        logits, requests, positions % 2**32 if not positions.is_floating_point() else positions, seed=seed
+    )

@@ -107,3 +107,8 @@ def log_without_the_maximum(x: Tensor) -> Tensor:
     """Breaks log_softmax <= 0: the sum is rounded to 16 bits before the logarithm."""
     total = x.float().exp().sum(-1, keepdim=True).bfloat16().float()
     return (x.float() - total.log()).to(x.dtype)
+
+
+def takes_any_dtype(x: Tensor, dim: int = -1, **options: object) -> Tensor:
+    """Breaks the refusal: what has no declared order is turned into float32."""
+    return softmax(x if x.dtype in (torch.bfloat16, torch.float16) else x.to(torch.float32), dim)

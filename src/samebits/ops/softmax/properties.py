@@ -13,6 +13,10 @@ from samebits.contracts.predicates import difference, ulp
 
 # exp(-70) is a normal float32 even after division by a sum of 2^24 ones.
 SURELY_POSITIVE = -70.0
+# No sum over these has a declared order.
+OTHER_DTYPES = (
+    torch.float64, torch.float8_e4m3fn, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+)  # fmt: skip
 
 
 def in_unit_interval(call: Call, tolerance: Tolerance) -> str:
@@ -67,3 +71,14 @@ def logarithm_is_not_positive(call: Call, tolerance: Tolerance) -> str:
     """log_softmax <= 0 without slack: the sum contains exp(0)."""
     above: Tensor = call.output > 0
     return f"{int(above.sum())} of {above.numel()} above 0" if bool(above.any()) else ""
+
+
+def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:
+    """A dtype without a declared order, an axis that x does not have, an empty one: each is refused in one line."""
+    x = call.arguments["x"].nan_to_num().clamp(-64, 64)
+    said = {f"x of {dtype}": call.refusal(x=x.to(dtype)) for dtype in OTHER_DTYPES}
+    said |= {f"dim={dim}": call.refusal({"dim": dim}) for dim in (2, -3)}
+    said["dtype=torch.float64"] = call.refusal({"dtype": torch.float64})
+    said["an empty axis"] = call.refusal(x=x[:, :0])
+    wrong = [words for words, refusal in said.items() if not refusal or "\n" in refusal]
+    return f"{wrong[0]} is not refused in one line" if wrong else ""

@@ -1,0 +1,113 @@
+"""`samebits contract validate | scaffold | graph | diff`: what the files alone say; no obligation is run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samebits.cli.commands.contract_rooms import Receipts, Rooms, known_rooms, store_of
+from samebits.cli.console import Json, print_json
+from samebits.cli.graph_page import render
+from samebits.contracts import diff as comparing
+from samebits.contracts.graph import Graph, graph_of
+from samebits.contracts.graph_text import as_dict, as_dot, as_mermaid, as_text
+from samebits.contracts.planned import planned
+from samebits.contracts.revisions import two_sides
+from samebits.contracts.scaffold import scaffold as make_room
+from samebits.contracts.validating import validate as look_through
+
+
+def validate(
+    paths: Annotated[list[Path] | None, typer.Argument(help="Files or folders. Default: every known contract.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Also import every object that a contract names.")] = False,
+    rooms: Rooms = None,
+    as_json: Json = False,
+) -> None:
+    """Say what is wrong, by file, line and id. Example: [bold]samebits contract validate --deep[/bold]"""
+    known = known_rooms(rooms)
+    files = paths or [room.folder / "contract.yaml" for room in known.values()]
+    problems = look_through(files, deep=deep, known=() if paths is None else known)
+    if as_json:
+        keys = ("line", "id", "message")
+        print_json({"problems": [{"path": str(each.path), **{key: getattr(each, key) for key in keys}}
+                                 for each in problems]})  # fmt: skip
+    else:
+        for problem in problems:
+            print(problem)
+        print(f"{len(problems)} problems" if problems else f"{len(files)} contracts say nothing that is not executed")
+    raise typer.Exit(1 if problems else 0)
+
+
+def scaffold(
+    name: Annotated[str, typer.Argument(help="The new room, in small letters: my_kernel.")],
+    prefix: Annotated[str, typer.Option(help="Of its ids, in capitals: MK.")],
+    folder: Annotated[Path, typer.Option(help="The folder of rooms it goes to.")] = Path("."),
+    package: Annotated[str | None, typer.Option(help="How that folder is imported. Default: its name.")] = None,
+) -> None:
+    """Make a new room that fails until it is filled. Example: [bold]contract scaffold my_kernel --prefix MK[/bold]"""
+    room = make_room(name, prefix, folder, package or folder.resolve().name)
+    print(f"{room}: fill what `samebits contract validate {room}` names")
+
+
+class Form(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+    MERMAID = "mermaid"
+    DOT = "dot"
+    HTML = "html"
+
+
+def graph(
+    form: Annotated[Form, typer.Option("--format", help="text, json, mermaid, dot or html.")] = Form.TEXT,
+    write: Annotated[Path | None, typer.Option("--output", help="Write to this file instead of printing.")] = None,
+    rooms: Rooms = None,
+    receipts: Receipts = None,
+) -> None:
+    """Which contract rests on which. Example: [bold]samebits contract graph --format html --output graph.html[/bold]"""
+    drawn = _graph(rooms, receipts)
+    texts = {Form.TEXT: as_text, Form.MERMAID: as_mermaid, Form.DOT: as_dot, Form.HTML: render}
+    if form is Form.JSON:
+        print_json(as_dict(drawn))
+    elif write is not None:
+        beside = write.with_name(f"{write.name}.new")
+        beside.write_text(texts[form](drawn))
+        beside.replace(write)
+        print(f"written: {write}")
+    else:
+        print(texts[form](drawn))
+    raise typer.Exit(1 if drawn.cycles() or drawn.dangling() else 0)
+
+
+def _graph(rooms: Path | None, receipts: Path | None) -> Graph:
+    from samebits.checker.standing import standings
+
+    known = known_rooms(rooms)
+    found = standings(known, store_of(receipts))
+    contracts = {name: room.contract() for name, room in known.items()}
+    levels = {name: each.levels["cpu"] for name, each in found.items()}
+    waiting = {} if rooms is not None else {name: each.depends_on for name, each in planned().items()}
+    return graph_of(contracts, levels=levels, stale={name for name, each in found.items() if each.stale},
+                    planned=waiting)  # fmt: skip
+
+
+def diff(
+    old: Annotated[str, typer.Argument(help="A contract, or git:REV for the other one's file at a revision.")],
+    new: Annotated[str, typer.Argument(help="A contract, or git:REV.")],
+    as_json: Json = False,
+) -> None:
+    """What changed, and whether it breaks. Example: [bold]contract diff git:HEAD src/.../contract.yaml[/bold]"""
+    left, right = two_sides(old, new)
+    changes = comparing.diff(left, right)
+    wrong = comparing.findings(left, right, changes)
+    breaking = [each for each in changes if each.kind == "breaking"]
+    if as_json:
+        print_json({"changes": [{key: getattr(each, key) for key in ("kind", "id", "what", "old", "new")}
+                                for each in changes], "version": wrong})  # fmt: skip
+    else:
+        for line in (*changes, *wrong):
+            print(line)
+        print(f"{len(changes)} changes, {len(breaking)} breaking")
+    raise typer.Exit(1 if breaking or wrong else 0)

@@ -1,0 +1,53 @@
+"""What the contract commands share: which rooms there are, and where their receipts lie."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import samebits
+from samebits.checker.targets import OPERATORS, Home
+from samebits.contracts.receipts import Store
+from samebits.contracts.registry import Room, nearest
+
+Names = Annotated[list[str] | None, typer.Argument(help="Contracts by name. Default: all.")]
+Rooms = Annotated[Path | None, typer.Option("--rooms", help="A folder of your own rooms, instead of samebits' own.")]
+Receipts = Annotated[Path | None, typer.Option("--receipts", help="Where receipts are kept.")]
+Backend = Annotated[str | None, typer.Option(help="cpu or triton. Default: what can run here.")]
+
+PACKAGE = Path(samebits.__file__).parent
+# Folders of rooms, by floor; a room is registered by lying in one of them.
+HOMES = (OPERATORS, *(
+    Home(PACKAGE.joinpath(*name.split(".")), f"samebits.{name}") for name in ("parity.stability", "train")
+    if PACKAGE.joinpath(*name.split(".")).is_dir()
+))  # fmt: skip
+
+
+def known_rooms(folder: Path | None) -> dict[str, Room]:
+    """Every room of samebits, or those of a user's folder, which is imported under its own name."""
+    if folder is None:
+        return {name: room for home in HOMES for name, room in home.rooms().items()}
+    where = folder.resolve()
+    if not where.is_dir():
+        raise ValueError(f"--rooms {folder} is no folder; a folder of rooms is needed")
+    sys.path.insert(0, str(where.parent))
+    found = Home(where, where.name).rooms()
+    if not found:
+        raise ValueError(f"--rooms {folder} has no room; a room is a folder with a contract.yaml")
+    return found
+
+
+def store_of(receipts: Path | None) -> Store:
+    """Where receipts are: as asked, else beside the sources, else where the command is run."""
+    beside = PACKAGE.parents[1] / "receipts"
+    return Store(receipts or (beside if (PACKAGE.parents[1] / "pyproject.toml").is_file() else Path("receipts")))
+
+
+def chosen(names: list[str] | None, rooms: dict[str, Room]) -> dict[str, Room]:
+    for name in names or ():
+        if name not in rooms:
+            raise ValueError(f"no contract is called {name!r}; {nearest(name, list(rooms))}")
+    return {name: rooms[name] for name in names} if names else rooms

@@ -1,0 +1,129 @@
+"""Proof by enumeration: every member of a finite set goes through the real function and past the contract's predicates.
+
+Knows no operator. A set comes in chunks, a chunk's rows are its members. A twin is the same walk with a planted fault
+in the function's place; it counts only if the walk stops at something that does not hold."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from samebits.contracts.call import Call, Inputs, Recorder
+from samebits.contracts.door import Arguments, Door
+from samebits.contracts.language import Contract
+from samebits.contracts.orders import sum_error
+from samebits.contracts.predicates import PREDICATES
+from samebits.contracts.proof import Proof
+from samebits.numerics.bits import compare, numpy_bits
+
+BACKEND = "cpu"
+"""Enumerations run where every machine can repeat them."""
+
+# What one obligation says of one call: what is wrong, or "".
+Judge: TypeAlias = Callable[[Call], str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """Some members of the set, handed over in one call."""
+
+    arguments: Arguments
+    format: str
+    members: int
+
+
+def enumerated(contract: Contract, door: Door, chunks: Callable[[], Iterator[Chunk]], judges: Mapping[str, Judge],
+               twins: Mapping[str, Sequence[str]], *, expected: int, bound: str) -> Proof:  # fmt: skip
+    """Every chunk through the one subject of these obligations. `twins`: by obligation, mutants that must be refuted.
+
+    `expected` is computed by the caller from the set's definition, not by walking it."""
+    (name,) = {contract.obligations[identifier].subject for identifier in judges}
+    said = hashlib.sha256()
+    record = partial(_recorder, contract, door, name)
+    cases, witness = _walk(record(contract.subjects[name].object), chunks(), judges, said.update)
+    planted = [(identifier, mutant) for identifier, mutants in twins.items() for mutant in mutants]
+    caught = 0
+    for identifier, mutant in planted if not witness else ():
+        recorder = record(contract.mutants[mutant].object)
+        caught += bool(_walk(recorder, chunks(), {identifier: judges[identifier]}, lambda _: None)[1])
+    return Proof(kind="enumeration", bound=bound, cases=cases, expected=expected, planted=len(planted), caught=caught,
+                 witness=witness, digest=said.hexdigest())  # fmt: skip
+
+
+def predicate_of(contract: Contract, identifier: str) -> Judge:
+    """The obligation's own predicate, with its tolerance and parameters."""
+    obligation = contract.obligations[identifier]
+    predicate = PREDICATES.get(obligation.name) or _imported(obligation.name)
+    return lambda call: str(predicate(call, obligation.tolerance, **obligation.parameters))
+
+
+def within_its_bound(door: Door, call: Call) -> str:
+    """The promise `accuracy` on one call: output and gradients within the door's derived bounds."""
+    dy = torch.ones_like(call.output)
+    bounds = door.exact(call.arguments, dy, call.sum_error)
+    found = {"output": call.output, **(call.gradients(dy) if door.differentiable else {})}
+    for name, bounded in bounds.items():
+        wrong = ~(torch.where(bounded.allowed.isinf(), 0.0, (found[name].double() - bounded.exact).abs())
+                  <= bounded.allowed)  # fmt: skip
+        if bool(wrong.any()):
+            index = tuple(int(place[0]) for place in torch.nonzero(wrong, as_tuple=True))
+            pair = f"{float(found[name][index])}, exact {float(bounded.exact[index])}"
+            return f"{name}: {int(wrong.sum())} beyond the bound; first {list(index)}: {pair}"
+    return ""
+
+
+def same_rows(call: Call, parts: Iterable[Tensor | slice], words: str, *, backward: bool = True) -> str:
+    """Rows handed over in these parts, forward and backward, against the whole call: bit for bit."""
+    # A cotangent that differs from row to row, and is the row's own wherever the row stands.
+    dy = call.output.detach().nan_to_num() + 0.5
+    whole = {"output": call.output, **(call.gradients(dy) if backward else {})}
+    for part in parts:
+        rows = {name: value[part] for name, value in call.arguments.items()}
+        found = {"output": call.again(None, **rows), **(call.gradients(dy[part], (), None, **rows) if backward else {})}
+        for name, value in found.items():
+            differs = compare(whole[name][part], value)
+            if differs is not None:
+                return f"{words}: {name}: {differs}"
+    return ""
+
+
+def _walk(recorder: Recorder, chunks: Iterable[Chunk], judges: Mapping[str, Judge],
+          digest: Callable[[bytes], None]) -> tuple[int, str]:  # fmt: skip
+    """(members seen, the first thing that does not hold)."""
+    cases = 0
+    for number, chunk in enumerate(chunks):
+        shape = tuple(next(iter(chunk.arguments.values())).shape)
+        inputs = Inputs(shape=shape, recipe="enumerated", format=chunk.format, seed=number)
+        call = recorder.record(inputs, chunk.arguments)
+        output = call.output.contiguous()
+        digest(numpy_bits(output).tobytes() if output.is_floating_point() else output.numpy().tobytes())
+        for identifier, judge in judges.items():
+            wrong = judge(call)
+            if wrong:
+                return cases, f"{identifier}: chunk {number}: {wrong}"
+        cases += chunk.members
+    return cases, ""
+
+
+def _recorder(contract: Contract, door: Door, subject: str, object: str) -> Recorder:
+    orders = contract.subjects[subject].orders[BACKEND]
+    named = (*door.row_arguments, *door.shared_arguments) if door.differentiable else ()
+    return Recorder(
+        _imported(object), backend=BACKEND,
+        reference=_imported(contract.equations[contract.subjects[subject].equation].reference),
+        sum_error=lambda format, terms: sum_error(orders[format], terms),
+        differentiable=[name for name in named if name not in door.without_gradient],
+    )  # fmt: skip
+
+
+def _imported(object: str) -> Callable[..., Any]:
+    module, _, attribute = object.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return found

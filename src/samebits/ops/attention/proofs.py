@@ -1,0 +1,238 @@
+"""Proofs about attention by enumeration: every short sequence over a grid of numbers, in every form of a call.
+
+Heads have size 8, the smallest there is, and one number each; the other seven are zero. Each proof is a function
+without arguments for the contract; parameters say what a test runs of it. On the CPU. Trees are in trees.py."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from samebits.contracts.call import Call
+from samebits.contracts.door import Arguments
+from samebits.contracts.enumeration import Chunk, Judge, enumerated, predicate_of, same_rows, within_its_bound
+from samebits.contracts.loading import load_contract
+from samebits.contracts.proof import Proof
+from samebits.numerics.bits import compare
+from samebits.ops.attention.check import DOORS, launches
+from samebits.ops.attention.exact import WINDOWED
+from samebits.ops.launching import launching
+
+CONTRACT = load_contract(Path(__file__).with_name("contract.yaml"))
+HEAD = 8
+SEQUENCES_A_CALL = 4096
+# Both zeros, numbers whose products round, a score that leaves nothing to the others.
+EIGHT = (0.0, -0.0, 0.1, -0.7, 1.0, -1.3, 9.0, 2.0**-30)
+FOUR = (-0.7, 0.0, 1.1, 7.0)
+GRIDS = {2: EIGHT, 3: FOUR}
+"""Tokens to the numbers of which every query, key and value is one."""
+
+
+def _spread(numbers: Tensor, heads: int) -> Tensor:
+    """(B, S * heads) numbers as (B, S, heads, 8): one each, and seven zeros."""
+    return torch.nn.functional.pad(numbers.reshape(len(numbers), -1, heads, 1), (0, HEAD - 1))
+
+
+def _sequences(tokens: int, share: int) -> Iterator[Chunk]:
+    """Every q, k and v of so many tokens over the grid; of `share` parts the first."""
+    grid = torch.tensor(GRIDS[tokens])
+    count = len(grid) ** (3 * tokens)
+    for start in range(0, count // share, SEQUENCES_A_CALL):
+        members = torch.arange(start, min(start + SEQUENCES_A_CALL, count // share))
+        digits = torch.stack([members // len(grid) ** place % len(grid) for place in range(3 * tokens)], 1)
+        q, k, v = (_spread(grid[part], 1) for part in torch.split(digits, tokens, 1))
+        yield Chunk(arguments={"q": q, "k": k, "v": v}, format="float32", members=len(members))
+
+
+def _both(share: int) -> Iterator[Chunk]:
+    for tokens in GRIDS:
+        yield from _sequences(tokens, share)
+
+
+def _count(share: int) -> int:
+    return sum(len(numbers) ** (3 * tokens) // share for tokens, numbers in GRIDS.items())
+
+
+def _own(*identifiers: str) -> dict[str, Judge]:
+    return {identifier: predicate_of(CONTRACT, identifier) for identifier in identifiers}
+
+
+def _proof(door: str, judges: Mapping[str, Judge], twins: Mapping[str, Sequence[str]], share: int) -> Proof:
+    part = "" if share == 1 else f", the first of {share} parts"
+    return enumerated(
+        CONTRACT, DOORS[door], partial(_both, share), judges, twins, expected=_count(share),
+        bound=f"S = 2 over 8 numbers (8^6) and S = 3 over 4 (4^9), one number a head, float32{part}",
+    )  # fmt: skip
+
+
+def every_short_sequence(share: int = 1) -> Proof:
+    """Weights, ranges, causality, rows without a key, slots past the length, accuracy."""
+    judges = _own("AT-OB1", "AT-OB2", "AT-OB3", "AT-OB5", "AT-OB6", "AT-OB10", "AT-OB16")
+    judges["AT-OB4"] = judges["AT-OB108"] = partial(within_its_bound, DOORS["attention"])
+    twins = {"AT-OB1": ["AT-MU4"], "AT-OB2": ["AT-MU2"], "AT-OB3": ["AT-MU4"], "AT-OB5": ["AT-MU2"],
+             "AT-OB6": ["AT-MU4"], "AT-OB10": ["AT-MU7"], "AT-OB16": ["AT-MU18"], "AT-OB4": ["AT-MU1", "AT-MU6"],
+             "AT-OB108": ["AT-MU108"]}  # fmt: skip
+    return _proof("attention", judges, twins, share)
+
+
+def _in_other_batches(call: Call) -> str:
+    rows = len(call.output)
+    parts = [torch.arange(rows - 1, -1, -1), torch.arange(0, rows, 2), torch.tensor([rows // 2, 0])]
+    alone = (slice(row, row + 1) for row in range(0, rows, 16))
+    return same_rows(call, parts, "in another batch") or same_rows(call, alone, "alone", backward=False)
+
+
+def _again(call: Call) -> str:
+    same = [slice(None)] * 3
+    return same_rows(call, same, "again", backward=False) or same_rows(call, same, "again with gradients")
+
+
+def _launched(call: Call) -> str:
+    for numbers in launches(call.backend, call.format):
+        with launching(**numbers):
+            wrong = same_rows(call, [slice(None)], str(numbers))
+        if wrong:
+            return wrong
+    return ""
+
+
+def _padded(call: Call) -> str:
+    """Two tokens of NaN on one side, and everything packed into one row: output and gradients."""
+    batch, tokens = call.output.shape[:2]
+    dy = call.output.nan_to_num() + 0.5
+    plain = {"output": call.output, **call.gradients(dy)}
+    for side, place in (("left", slice(2, None)), ("right", slice(0, tokens))):
+        edge = (0, 0, 0, 0, 2, 0) if side == "left" else (0, 0, 0, 0, 0, 2)
+        wide = {name: torch.nn.functional.pad(value, edge, value=torch.nan) for name, value in call.arguments.items()}
+        options = {"lengths": [tokens] * batch, "padding": side}
+        wide_dy = torch.nn.functional.pad(dy, edge)
+        found = {"output": call.again(options, **wide), **call.gradients(wide_dy, (), options, **wide)}
+        wrong = _differs(plain, {name: value[:, place] for name, value in found.items()}, f"padded on the {side}")
+        if wrong:
+            return wrong
+    packed = {name: value.flatten(0, 1) for name, value in call.arguments.items()}
+    options = {"cu_seqlens": list(range(0, batch * tokens + 1, tokens))}
+    found = {"output": call.again(options, **packed), **call.gradients(dy.flatten(0, 1), (), options, **packed)}
+    return _differs(plain, {name: value.reshape(plain[name].shape) for name, value in found.items()}, "packed")
+
+
+def _differs(plain: Mapping[str, Tensor], found: Mapping[str, Tensor], words: str) -> str:
+    for name, value in found.items():
+        differs = compare(plain[name], value)
+        if differs is not None:
+            return f"{words}: {name}: {differs}"
+    return ""
+
+
+def _form(door: str, promise: str, call: Call) -> str:
+    """The door's own other forms of a call, forward."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
+        return call.again(options, q=q, k=k, v=v)
+
+    for words, results in DOORS[door].forms[promise](function, call.arguments, call.output, call.backend):
+        wrong = _differs({"output": call.output}, results, words)
+        if wrong:
+            return wrong
+    return ""
+
+
+def every_form(share: int = 1) -> Proof:
+    """Other batches, padding, packing, chunks, caches, launches, again: the same bits."""
+    judges: dict[str, Judge] = {
+        "AT-OB8": _in_other_batches, "AT-OB101": _again, "AT-OB103": _padded, "AT-OB7": _launched,
+        "AT-OB104": partial(_form, "attention", "chunk"), "AT-OB105": partial(_form, "attention", "cache"),
+    }  # fmt: skip
+    twins = {"AT-OB8": ["AT-MU102"], "AT-OB101": ["AT-MU101"], "AT-OB103": ["AT-MU104"], "AT-OB7": ["AT-MU107"],
+             "AT-OB104": ["AT-MU105"], "AT-OB105": ["AT-MU13", "AT-MU14", "AT-MU15"]}  # fmt: skip
+    return _proof("attention", judges, twins, share)
+
+
+def every_full_sequence(share: int = 1) -> Proof:
+    """Not causal: accuracy and padding."""
+    judges: dict[str, Judge] = {"AT-OB110": partial(within_its_bound, DOORS["full"]), "AT-OB111": _padded}
+    return _proof("full", judges, {"AT-OB110": ["AT-MU111"], "AT-OB111": ["AT-MU112"]}, share)
+
+
+def every_capped_sequence(share: int = 1) -> Proof:
+    """Scores bent: accuracy and caches."""
+    judges: dict[str, Judge] = {
+        "AT-OB114": partial(within_its_bound, DOORS["capped"]), "AT-OB115": partial(_form, "capped", "cache"),
+    }  # fmt: skip
+    return _proof("capped", judges, {"AT-OB114": ["AT-MU115"], "AT-OB115": ["AT-MU116"]}, share)
+
+
+def every_place_in_a_window(tokens: int = WINDOWED.window + 5) -> Proof:
+    """One key and one value differ from the others, at every pair of places: a window cannot be one off unseen."""
+
+    def chunks() -> Iterator[Chunk]:
+        for number in FOUR:
+            places = torch.cartesian_prod(torch.arange(tokens), torch.arange(tokens))
+            q = torch.ones(len(places), tokens)
+            k, v = torch.zeros_like(q), torch.full_like(q, 0.1)
+            k[torch.arange(len(q)), places[:, 0]] = number
+            v[torch.arange(len(q)), places[:, 1]] = number + 2
+            arguments = {"q": _spread(q, 1), "k": _spread(k, 1), "v": _spread(v, 1)}
+            yield Chunk(arguments=arguments, format="float32", members=len(q))
+
+    judges: dict[str, Judge] = {
+        "AT-OB112": partial(within_its_bound, DOORS["windowed"]), "AT-OB113": partial(_form, "windowed", "chunk"),
+    }  # fmt: skip
+    return enumerated(
+        CONTRACT, DOORS["windowed"], chunks, judges, {"AT-OB112": ["AT-MU113"], "AT-OB113": ["AT-MU114"]},
+        expected=len(FOUR) * tokens**2,
+        bound=f"S = {tokens}, window {WINDOWED.window}, {len(FOUR)} numbers at each of {tokens}^2 pairs of places",
+    )  # fmt: skip
+
+
+def every_sharing_of_heads() -> Proof:
+    """Two tokens, four query heads on two key heads, each of two numbers."""
+
+    def chunks() -> Iterator[Chunk]:
+        bits = torch.arange(1 << 12)[:, None] >> torch.arange(12) & 1
+        numbers = torch.tensor([-0.7, 1.1])[bits]
+        q = _spread(numbers[:, :4].repeat(1, 2), 4)
+        k, v = (_spread(numbers[:, first : first + 4], 2) for first in (4, 8))
+        yield Chunk(arguments={"q": q, "k": k, "v": v}, format="float32", members=len(bits))
+
+    twins = {"AT-OB11": ["AT-MU9", "AT-MU10", "AT-MU11"], "AT-OB12": ["AT-MU10"], "AT-OB13": ["AT-MU12"]}
+    return enumerated(
+        CONTRACT, DOORS["attention"], chunks, _own("AT-OB11", "AT-OB12", "AT-OB13"), twins, expected=2**12,
+        bound="S = 2, H = 4, K = 2, two numbers in each of 12 places, float32",
+    )  # fmt: skip
+
+
+def _shapes(tokens: int) -> Iterator[Chunk]:
+    for format, (batch, length, key_heads, head) in itertools.product(
+        ("float32", "bfloat16", "float16"),
+        itertools.product((1, 2), range(1, tokens + 1), (1, 2, 3), (8, 16, 64)),
+    ):
+        arguments: Arguments = {
+            name: torch.ones(batch, length, heads, head, dtype=getattr(torch, format))
+            for name, heads in (("q", 2 * key_heads), ("k", key_heads), ("v", key_heads))
+        }
+        yield Chunk(arguments=arguments, format=format, members=1)
+
+
+def _over_shapes(door: str, identifier: str, mutant: str, tokens: int) -> Proof:
+    sizes = (3, 2, tokens, 3, 3)
+    return enumerated(
+        CONTRACT, DOORS[door], partial(_shapes, tokens), _own(identifier), {identifier: [mutant]},
+        expected=math.prod(sizes), bound=f"1 or 2 sequences of 1 to {tokens} tokens, 1 to 3 key heads of 8, 16 or 64",
+    )  # fmt: skip
+
+
+def every_refusal(tokens: int = 20) -> Proof:
+    """Bad input is refused whatever the sizes."""
+    return _over_shapes("attention", "AT-OB14", "AT-MU16", tokens)
+
+
+def every_cache_size(tokens: int = 80) -> Proof:
+    """The bytes of a cache follow from its sizes."""
+    return _over_shapes("held_bytes", "AT-OB15", "AT-MU17", tokens)

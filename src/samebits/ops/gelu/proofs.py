@@ -1,0 +1,56 @@
+"""Proofs about the GELU: every finite bfloat16 and float16 number, by the error function and by tanh. On the CPU.
+
+Each is a function without arguments, named by the contract."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from torch import Tensor
+
+from samebits.contracts.door import Arguments
+from samebits.contracts.loading import load_contract
+from samebits.contracts.proof import Proof
+from samebits.ops.elements import every_number
+from samebits.ops.gelu.check import DOORS
+
+CONTRACT = load_contract(Path(__file__).with_name("contract.yaml"))
+# From here on x*x leaves float32, and the gradient by tanh is not a number.
+LARGE_SQUARE = 2.0**64
+
+
+def _alone(numbers: Tensor) -> Arguments:
+    return {"x": numbers}
+
+
+def _proof(identifier: str, below: float = math.inf) -> Proof:
+    """All obligations that the contract's entry names."""
+    identifiers = CONTRACT.proofs[identifier].obligations
+    subject = CONTRACT.subjects[CONTRACT.obligations[identifiers[0]].subject]
+    return every_number(CONTRACT, DOORS[subject.door], identifiers, _alone, below)
+
+
+def by_the_error_function() -> Proof:
+    """What a GELU must be, by the error function."""
+    return _proof("GE-PR1")
+
+
+def by_tanh() -> Proof:
+    """What a GELU must be, by tanh."""
+    return _proof("GE-PR2")
+
+
+def bits_by_the_error_function() -> Proof:
+    """The same bits in every arrangement, and each within its bound."""
+    return _proof("GE-PR3")
+
+
+def bits_by_tanh() -> Proof:
+    """The same bits in every arrangement."""
+    return _proof("GE-PR4")
+
+
+def accuracy_by_tanh() -> Proof:
+    """Each within its bound, while its square is finite."""
+    return _proof("GE-PR5", LARGE_SQUARE)

@@ -1,0 +1,315 @@
+"""Proofs about the softmax: all 16-bit numbers, all pairs of bfloat16, grids in every arrangement, every row's tree.
+
+Each is a function without arguments for the contract; what a test runs of it is said by parameters. On the CPU."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from samebits.contracts.call import Call
+from samebits.contracts.door import Function
+from samebits.contracts.enumeration import Chunk, Judge, enumerated, predicate_of, same_rows, within_its_bound
+from samebits.contracts.loading import load_contract
+from samebits.contracts.orders import declared_order
+from samebits.contracts.proof import Proof
+from samebits.numerics.bits import compare
+from samebits.numerics.order import text
+from samebits.numerics.triples import triples
+from samebits.ops.launching import launching
+from samebits.ops.softmax import log_softmax, softmax
+from samebits.ops.softmax.check import DOORS, launches
+from samebits.ops.softmax.properties import OTHER_DTYPES
+
+CONTRACT = load_contract(Path(__file__).with_name("contract.yaml"))
+FINITE = {"bfloat16": 65_280, "float16": 63_488}
+"""Finite numbers of each format: 2^16 less those whose exponent is all ones."""
+LONGEST_ROW = 4096
+# Inputs whose exponentials are 1, one that vanishes beside a 1 while two of it do not, and 0.
+ONE, SMALL, NOTHING = 0.0, -17.0, -torch.inf
+
+
+def finite_numbers(format: str) -> Tensor:
+    """Every finite number of a 16-bit format."""
+    patterns = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(getattr(torch, format))
+    return patterns[patterns.isfinite()]
+
+
+def _pairs(format: str, firsts: int) -> Iterator[Chunk]:
+    """Every number of the format beside each of the first so many."""
+    numbers = finite_numbers(format)
+    for first in numbers[:firsts]:
+        x = torch.stack([first.expand(numbers.shape), numbers], 1)
+        yield Chunk(arguments={"x": x}, format=format, members=len(numbers))
+
+
+def _accurate(call: Call) -> str:
+    """`accuracy` of the output. What lies within half a unit of its last place is within any bound; the rest is asked.
+
+    Few rows are asked, or the bound of four thousand million rows would take hours."""
+    exact = call.reference(call.arguments["x"].double())
+    half = torch.finfo(call.output.dtype).eps / 2
+    far = ((call.output.double() - exact).abs() > half * exact).any(-1)
+    if not bool(far.any()):
+        return ""
+    x, y = call.arguments["x"][far], call.output[far]
+    bounded = DOORS["softmax"].exact({"x": x}, torch.ones_like(y), call.sum_error)["output"]
+    wrong = ~((y.double() - bounded.exact).abs() <= bounded.allowed)
+    return f"{int(wrong.sum())} beyond the bound; first row {x[wrong.any(-1)][0].tolist()}" if bool(wrong.any()) else ""
+
+
+def _own(*identifiers: str) -> dict[str, Judge]:
+    return {identifier: predicate_of(CONTRACT, identifier) for identifier in identifiers}
+
+
+def every_pair_of_bfloat16(firsts: int = FINITE["bfloat16"]) -> Proof:
+    """n = 2: sum, interval, order of weights and accuracy for every pair of finite bfloat16 numbers."""
+    judges = {**_own("SM-OB1", "SM-OB2", "SM-OB3"), "SM-OB7": _accurate}
+    twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB3": ["SM-MU4"], "SM-OB7": ["SM-MU105"]}
+    return enumerated(
+        CONTRACT, DOORS["softmax"], partial(_pairs, "bfloat16", firsts), judges, twins,
+        expected=firsts * FINITE["bfloat16"],
+        bound=f"n = 2, {firsts} x {FINITE['bfloat16']} pairs of finite bfloat16 numbers",
+    )  # fmt: skip
+
+
+def _alone() -> Iterator[Chunk]:
+    for format, count in FINITE.items():
+        yield Chunk(arguments={"x": finite_numbers(format)[:, None]}, format=format, members=count)
+
+
+def every_number_alone() -> Proof:
+    """n = 1 over all finite numbers of both 16-bit formats."""
+    judges = _own("SM-OB1", "SM-OB2", "SM-OB3", "SM-OB5")
+    judges["SM-OB7"] = partial(within_its_bound, DOORS["softmax"])
+    twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB5": ["SM-MU2"], "SM-OB7": ["SM-MU105"]}
+    return enumerated(
+        CONTRACT, DOORS["softmax"], _alone, judges, twins, expected=sum(FINITE.values()),
+        bound=f"n = 1, all {FINITE['bfloat16']} finite bfloat16 and {FINITE['float16']} finite float16 numbers",
+    )  # fmt: skip
+
+
+def every_logarithm_of_a_pair(firsts: int = 512) -> Proof:
+    """log_softmax: n = 1 over all finite numbers, and n = 2 with a first number from a grid of float16's."""
+    numbers = finite_numbers("float16")
+    grid = numbers[:: len(numbers) // firsts][:firsts]
+
+    def chunks() -> Iterator[Chunk]:
+        yield from _alone()
+        for first in grid:
+            x = torch.stack([first.expand(numbers.shape), numbers], 1)
+            yield Chunk(arguments={"x": x}, format="float16", members=len(numbers))
+
+    judges = _own("SM-OB9")
+    judges["SM-OB111"] = partial(within_its_bound, DOORS["log_softmax"])
+    return enumerated(
+        CONTRACT, DOORS["log_softmax"], chunks, judges, {"SM-OB9": ["SM-MU5"], "SM-OB111": ["SM-MU111"]},
+        expected=sum(FINITE.values()) + firsts * FINITE["float16"],
+        bound=f"n = 1, all finite 16-bit numbers; n = 2, {firsts} x {FINITE['float16']} pairs of float16 numbers",
+    )  # fmt: skip
+
+
+def every_exact_shift() -> Proof:
+    """Every pair of whole numbers from -64 to 64, moved by a shift that is exact, in every format."""
+    whole = torch.arange(-64, 65).float()
+
+    def chunks() -> Iterator[Chunk]:
+        for format in ("float32", "bfloat16", "float16"):
+            x = torch.cartesian_prod(whole, whole).to(getattr(torch, format))
+            yield Chunk(arguments={"x": x}, format=format, members=len(x))
+
+    return enumerated(
+        CONTRACT, DOORS["softmax"], chunks, _own("SM-OB4"), {"SM-OB4": ["SM-MU1"]}, expected=3 * 129**2,
+        bound="n = 2, whole numbers from -64 to 64, shift 32, three formats",
+    )  # fmt: skip
+
+
+def every_constant_row(longest: int = LONGEST_ROW) -> Proof:
+    """n equal elements for every n, and every finite 16-bit number three times."""
+
+    def chunks() -> Iterator[Chunk]:
+        for format in ("float32", "bfloat16", "float16"):
+            for n in range(1, longest + 1):
+                x = torch.full((1, n), 1.0 + n % 7, dtype=getattr(torch, format))
+                yield Chunk(arguments={"x": x}, format=format, members=1)
+        for format, count in FINITE.items():
+            x = finite_numbers(format)[:, None].repeat(1, 3)
+            yield Chunk(arguments={"x": x}, format=format, members=count)
+
+    return enumerated(
+        CONTRACT, DOORS["softmax"], chunks, _own("SM-OB6"), {"SM-OB6": ["SM-MU2"]},
+        expected=3 * longest + sum(FINITE.values()),
+        bound=f"n <= {longest} in three formats; n = 3, all finite 16-bit numbers",
+    )  # fmt: skip
+
+
+def every_refusal(largest: int = 16) -> Proof:
+    """Rows and columns from 1 on, in three formats: every other dtype, axis and empty axis is refused."""
+
+    def chunks() -> Iterator[Chunk]:
+        for format in ("float32", "bfloat16", "float16"):
+            for rows, columns in itertools.product(range(1, largest + 1), repeat=2):
+                x = torch.ones(rows, columns, dtype=getattr(torch, format))
+                yield Chunk(arguments={"x": x}, format=format, members=1)
+
+    return enumerated(
+        CONTRACT, DOORS["softmax"], chunks, _own("SM-OB10"), {"SM-OB10": ["SM-MU6"]}, expected=3 * largest**2,
+        bound=f"1 to {largest} rows and columns, three formats, {len(OTHER_DTYPES)} other dtypes",
+    )  # fmt: skip
+
+
+def _reversed(call: Call) -> str:
+    rows = len(call.output)
+    parts = [torch.arange(rows - 1, -1, -1), torch.arange(0, rows, 2), torch.tensor([rows // 2])]
+    alone = (slice(row, row + 1) for row in range(rows))
+    return same_rows(call, parts, "rows in another batch") or same_rows(call, alone, "each row alone", backward=False)
+
+
+def _padded(call: Call) -> str:
+    x = call.arguments["x"]
+    for fill in (torch.nan, 0.0):
+        padding = torch.full_like(x[:5], fill)
+        found = call.again(x=torch.cat([padding, x, padding]))[5:-5]
+        differs = compare(call.output, found)
+        if differs is not None:
+            return f"beside rows of {fill}: {differs}"
+    return ""
+
+
+def _chunked(call: Call) -> str:
+    rows = len(call.output)
+    for length in (7, 1000):
+        parts = [slice(start, start + length) for start in range(0, rows, length)]
+        wrong = same_rows(call, parts, f"chunks of {length} rows", backward=length > 7)
+        if wrong:
+            return wrong
+    return ""
+
+
+def _launched(call: Call) -> str:
+    for numbers in launches(call.backend, call.format):
+        with launching(**numbers):
+            wrong = same_rows(call, [slice(None)], str(numbers))
+        if wrong:
+            return wrong
+    return ""
+
+
+def _again(call: Call) -> str:
+    same = [slice(None)] * 3
+    return same_rows(call, same, "again", backward=False) or same_rows(call, same, "again with gradients")
+
+
+def _grid(values: int) -> Iterator[Chunk]:
+    """Every row of two out of so many 16-bit numbers, and of three float32 numbers whose sums must round."""
+    for format in FINITE:
+        numbers = finite_numbers(format)
+        some = numbers[:: len(numbers) // values][:values]
+        yield Chunk(arguments={"x": torch.cartesian_prod(some, some)}, format=format, members=values**2)
+    few = torch.linspace(-9, 2, _cube_side(values))
+    yield Chunk(arguments={"x": torch.cartesian_prod(few, few, few)}, format="float32", members=len(few) ** 3)
+
+
+def _cube_side(values: int) -> int:
+    """So many numbers that their triples are about as many as the pairs."""
+    return round(math.pow(values, 2 / 3))
+
+
+def _arranged(door: str, judges: Mapping[str, Judge], twins: Mapping[str, Sequence[str]], values: int) -> Proof:
+    side = _cube_side(values)
+    return enumerated(
+        CONTRACT, DOORS[door], partial(_grid, values), judges, twins, expected=2 * values**2 + side**3,
+        bound=f"n = 2 over {values} bfloat16 and float16 numbers, n = 3 over {side} of float32, forward and backward",
+    )  # fmt: skip
+
+
+def every_arrangement(values: int = 128) -> Proof:
+    """Rows of a grid in other batches, with padding, in chunks, under other launches and again: the same bits."""
+    judges = {"SM-OB8": _reversed, "SM-OB101": _again, "SM-OB103": _padded, "SM-OB104": _chunked, "SM-OB105": _launched}
+    twins = {"SM-OB8": ["SM-MU102"], "SM-OB101": ["SM-MU101"], "SM-OB103": ["SM-MU103"], "SM-OB104": ["SM-MU102"],
+             "SM-OB105": ["SM-MU104"]}  # fmt: skip
+    return _arranged("softmax", judges, twins, values)
+
+
+def every_arrangement_of_logarithms(values: int = 128) -> Proof:
+    """The same for log_softmax."""
+    judges = {"SM-OB108": _reversed, "SM-OB109": _padded, "SM-OB110": _launched}
+    twins = {"SM-OB108": ["SM-MU108"], "SM-OB109": ["SM-MU109"], "SM-OB110": ["SM-MU110"]}
+    return _arranged("log_softmax", judges, twins, values)
+
+
+def _unanswered(function: Function, n: int, questions: np.ndarray, dtype: torch.dtype = torch.float32) -> str:
+    """The first question of the declared tree that the row's sum does not answer with yes.
+
+    In row i the leaves a and b are small and c is 1: the sum exceeds 1 only if a and b meet before either meets c."""
+    for rows in np.array_split(questions, max(1, questions.size * n // (3 << 22))):
+        place = torch.arange(len(rows))
+        x = torch.full((len(rows), n), NOTHING, dtype=dtype)
+        a, b, c = (torch.from_numpy(column) for column in rows.T)
+        x[place, a] = x[place, b] = SMALL
+        x[place, c] = ONE
+        # The element that is 1 weighs 1 / sum; its logarithm is -log(sum).
+        together = function(x, dtype=torch.float32)[place, c] < (0 if function is log_softmax else 1)
+        if not bool(together.all()):
+            a, b, c = rows[int((~together).nonzero()[0])]
+            return f"n = {n}: elements {a} and {b} do not meet before element {c}; declared lanes-256"
+    return ""
+
+
+def _replayed(n: int) -> str:
+    """Rows of spread numbers: the bits of the order as it is written down."""
+    x = torch.linspace(-20, 3, 4 * n).reshape(4, n)
+    differs = compare(softmax(x), softmax(x, backend="reference"))
+    return f"n = {n}: against the written order: {differs}" if differs is not None else ""
+
+
+def _rotated(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A twin: right within rounding, other lanes meet."""
+    return softmax(x.roll(1, -1), dtype=dtype).roll(-1, -1)
+
+
+def every_tree(longest: int = LONGEST_ROW, widest: int = 1024) -> Proof:
+    """The tree that measurement reveals is the declared one, for every length of a row.
+
+    Every question that fixes the declared tree is put to the kernel; `widest` bounds what is asked of other formats,
+    other instruction sets, and log_softmax."""
+    decided, witness, trees = hashlib.sha256(), "", 0
+    for n in range(1, longest + 1):
+        order = declared_order("lanes-256", n)
+        questions = triples(order) if n > 2 else np.zeros((0, 3), np.int64)
+        decided.update(text(order).encode())
+        witness = witness or _unanswered(softmax, n, questions) or _replayed(n)
+        if n <= widest:
+            witness = witness or _other_ways(n, questions)
+        if witness:
+            break
+        trees += 1
+    wrong: list[Callable[[int], str]] = [
+        lambda n: _unanswered(_rotated, n, triples(declared_order("lanes-256", n))),
+        lambda n: _unanswered(softmax, n, triples(declared_order("chain-1", n))),
+    ]
+    caught = sum(any(twin(n) for n in (3, 300)) for twin in wrong)
+    return Proof(
+        kind="order", cases=trees, expected=longest, planted=len(wrong), caught=caught, witness=witness,
+        digest=decided.hexdigest(),
+        bound=f"n <= {longest}, float32; 16-bit numbers, log_softmax and every instruction set for n <= {widest}",
+    )  # fmt: skip
+
+
+def _other_ways(n: int, questions: np.ndarray) -> str:
+    wrong = _unanswered(log_softmax, n, questions)
+    for dtype in (torch.bfloat16, torch.float16):
+        wrong = wrong or _unanswered(softmax, n, questions, dtype)
+    for numbers in launches("cpu", "float32"):
+        if numbers["threads"] == 1 and not wrong:
+            with launching(**numbers):
+                wrong = _unanswered(softmax, n, questions)
+    return wrong

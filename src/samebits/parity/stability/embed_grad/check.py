@@ -1,0 +1,20 @@
+"""How a checker drives the gradient of an embedding: a row is a step, with its tokens and what flows back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from samebits.contracts.door import Arguments
+from samebits.parity.stability.doors import door, fractions, numbers
+from samebits.parity.stability.embed_grad import VOCABULARY
+
+
+def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
+    steps, tokens, width = shape
+    ids = torch.from_numpy((fractions((steps, tokens), 2 * seed) * VOCABULARY).astype("int64"))
+    return {"dy": numbers(recipe, (steps, tokens, width), 2 * seed + 1, format), "ids": ids}
+
+
+DOORS = {"embed_grad": door("embed_grad", "STH", _make, rows=("dy", "ids"))}

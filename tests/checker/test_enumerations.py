@@ -1,0 +1,68 @@
+"""Enumeration: parts of every finite set are proved, counts are as computed, and a fault or a gap is no proof."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from samebits.checker.enumerating import enumerate_set
+from samebits.checker.enumerations import enumerated
+from samebits.checker.targets import OPERATORS, import_object
+from samebits.contracts.finite import FINITE_BFLOAT16, finite_bfloat16, product
+from samebits.ops.cross_entropy import finite as cross_entropy
+
+PARTS = {
+    ("cross_entropy", "pairs"): range(1),
+    ("cross_entropy", "triples"): range(100, 101),
+    ("cross_entropy", "squares"): range(30, 34),
+    ("cross_entropy", "mixtures"): range(1),
+    ("distill_loss", "vocabularies"): range(19, 22),
+    ("distill_loss", "mixtures"): range(1),
+}
+
+
+@pytest.mark.parametrize(("room", "name"), PARTS)
+def test_a_part_of_every_set_is_proved(room: str, name: str) -> None:
+    """cases == expected, no witness, and every twin refuted."""
+    proof = enumerated(room, name, PARTS[room, name])
+    assert proof.proved, str(proof)
+
+
+def test_every_enumeration_that_a_contract_names_is_tried_here() -> None:
+    named = {
+        entry.object.rpartition(":")[2]
+        for room in OPERATORS.rooms().values()
+        for entry in room.contract().proofs.values()
+        if entry.object.startswith("samebits.checker.enumerations:")
+    }
+    assert named == {f"{room}_{name}" for room, name in PARTS}
+    assert all(callable(import_object(f"samebits.checker.enumerations:{each}")) for each in named)
+
+
+def test_every_finite_bfloat16_once() -> None:
+    """65,280 patterns, all finite, none twice; and a product has every combination."""
+    values = finite_bfloat16()
+    assert len(values) == FINITE_BFLOAT16 == len(values.view(torch.int16).unique())
+    assert bool(values.isfinite().all())
+    assert len(product(values[:5], values[:7]).view(torch.int16).unique(dim=0)) == 35
+
+
+def test_a_member_left_out_is_no_proof() -> None:
+    """Planted fault: one row of the part is missing, the computed size is not changed."""
+    whole = cross_entropy.mixtures()
+    short = replace(whole, part=lambda number: {
+        name: value if name == "weight" else value[1:] for name, value in whole.part(number).items()
+    })  # fmt: skip
+    proof = enumerate_set("cross_entropy", short, ["CE-OB1"])
+    assert not proof.proved and proof.cases == proof.expected - 1
+
+
+def test_what_does_not_hold_is_a_witness() -> None:
+    """Planted fault: a member whose loss no bound holds, for its logits are not finite."""
+    rows = replace(cross_entropy.mixtures(), part=lambda _: {
+        "hidden": torch.full((1, 3), torch.inf), "weight": torch.eye(3), "targets": torch.zeros(1, dtype=torch.int64),
+    }, rows=lambda _: 1)  # fmt: skip
+    proof = enumerate_set("cross_entropy", rows, ["CE-OB5", "CE-OB107"])
+    assert not proof.proved and proof.witness.startswith("part 0: CE-OB107")

@@ -1,0 +1,98 @@
+"""What is not bound yet is written down strictly, and clashes with nothing that is bound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import samebits.ops
+import samebits.parity.stability
+from samebits.contracts.planned import FOLDER, planned
+from samebits.contracts.registry import Room, rooms
+from samebits.contracts.strict_yaml import ContractError
+
+PLANNED = planned()
+GOOD = (FOLDER / "stream_sync.yaml").read_text()
+
+
+def bound() -> dict[str, Room]:
+    folders = (samebits.ops, samebits.parity.stability)
+    return {
+        name: room for home in folders for name, room in rooms(Path(next(iter(home.__path__))), home.__name__).items()
+    }
+
+
+def test_the_files_load() -> None:
+    """Every section of the registry that nothing binds is there, with its obligations."""
+    counts = {name: len(each.obligations) for name, each in PLANNED.items() if each.obligations}
+    wanted = {
+        "bpe_tokenizer": 7, "model_merging": 6, "pruning": 6, "gradient_accumulation": 8, "training_gpu": 5,
+        "quantization": 7, "checkpoint": 7, "distributed": 7, "observability": 6,
+    }  # fmt: skip
+    assert wanted.items() <= counts.items()
+
+
+def test_no_id_is_bound_and_planned() -> None:
+    """An obligation or a test that a contract binds is deleted from the plan."""
+    contracts = [room.contract() for room in bound().values()]
+    taken = {name for each in contracts for name in (*each.obligations, *each.tests)}
+    for each in PLANNED.values():
+        for identifier, obligation in each.obligations.items():
+            assert not taken & {identifier, *obligation.tests}, identifier
+
+
+def test_no_id_is_bound_twice() -> None:
+    """Obligations and tests are named once in all contracts, wherever their rooms lie."""
+    names = [name for room in bound().values() for name in (*room.contract().obligations, *room.contract().tests)]
+    assert not [name for name, count in Counter(names).items() if count > 1]
+
+
+def test_the_rest_of_a_bound_contract_has_its_prefix() -> None:
+    found = bound()
+    for name, each in PLANNED.items():
+        if name in found and each.obligations:
+            assert each.prefix == found[name].contract().prefix, name
+
+
+def test_every_dependency_is_a_contract() -> None:
+    known = {*PLANNED, *bound()}
+    for name, each in PLANNED.items():
+        assert set(each.depends_on) <= known, name
+
+
+FAULTS = {
+    "unknown key": ("depends_on: []", "depends_on: []\nstatus: bound", r"\.yaml:5: unknown key 'status'"),
+    "unknown inner key": ("    tolerance:", "    tolerances: exact\n    tolerance:", "unknown key 'tolerances'"),
+    "missing key": ("waits_for:", "# waits_for:", "key 'waits_for' is missing"),
+    "wrong file": ("contract: stream_sync", "contract: stream", "stands in stream_sync.yaml"),
+    "wrong id": ("STREAMSYNC-OB1:", "STREAM-OB1:", "an id must look like STREAMSYNC-OB1"),
+    "a sentence for a word": ("predicate: before", "predicate: comes before", "must be one word"),
+    "wrong test": ("FALSIFY-GPU-008", "GPU-008", "a test must look like"),
+    "no prefix": ("prefix: STREAMSYNC\n", "", "prefix and obligations belong together"),
+    "no mutant": (GOOD[GOOD.index("    mutants:") :], "    mutants: []\n", "must be a non-empty list"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_plan_is_refused(fault: str, tmp_path: Path) -> None:
+    """Planted faults, one each."""
+    old, new, message = FAULTS[fault]
+    assert old in GOOD
+    (tmp_path / "stream_sync.yaml").write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(ContractError, match=message):
+        planned(tmp_path)
+
+
+def test_an_id_in_two_files_is_refused(tmp_path: Path) -> None:
+    """Planted fault."""
+    (tmp_path / "stream_sync.yaml").write_text(GOOD)
+    (tmp_path / "stream_wait.yaml").write_text(GOOD.replace("contract: stream_sync", "contract: stream_wait"))
+    with pytest.raises(ContractError, match="STREAMSYNC-OB1 already stands in stream_sync"):
+        planned(tmp_path)
+
+
+def test_an_empty_folder_is_no_plan(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no contract"):
+        planned(tmp_path)
