@@ -31,6 +31,7 @@ CHECKERS = ("samebits.checker.proving", "samebits.checker.judging", "samebits.ch
 # Mutants meet the drawn cases in slices, so that one that dies early costs little.
 SLICE = 64
 SEED = 1
+LONGEST_DETAIL = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,8 +105,13 @@ def _receipt(task: Task, identifier: str, rooms: dict[str, Room], **facts: Any) 
         contract=task.room.name, obligation=identifier, backend=task.backend, level=task.level,
         obligation_digest=present.obligation_digest, source_digest=present.source_digest,
         dependencies=dict(present.dependencies), environment=dict(present.environment),
-        checker_digest=checker_digest(CHECKERS), **facts,
+        checker_digest=checker_digest(CHECKERS), **{**facts, "detail": _short(facts["detail"])},
     )  # fmt: skip
+
+
+def _short(detail: str) -> str:
+    """What a reader can take in: a draw lists thousands of shapes."""
+    return detail if len(detail) <= LONGEST_DETAIL else f"{detail[:LONGEST_DETAIL]} ..."
 
 
 def _types(task: Task, rooms: dict[str, Room]) -> Receipt:

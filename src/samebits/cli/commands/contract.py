@@ -50,6 +50,8 @@ def prove(
         kept = store.read(name)
         listed = tasks(room, wanted, backend or "cpu")
         work += [task for task in listed if everything or stale(task, kept, known, expired)]
+    # Proofs first: some take minutes, and the rest fills the gaps between processes.
+    work.sort(key=lambda task: task.level != 4)
     errors: list[str] = []
     with progress("proving") as tell:
         for number, (task, done) in enumerate(_run(work, known, seed, jobs), 1):
