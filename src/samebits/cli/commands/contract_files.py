@@ -13,7 +13,7 @@ from samebits.cli.console import Json, print_json
 from samebits.cli.graph_page import render
 from samebits.contracts import diff as comparing
 from samebits.contracts.graph import Graph, graph_of
-from samebits.contracts.graph_text import as_dict, as_dot, as_mermaid, as_text
+from samebits.contracts.graph_text import as_dot, as_json, as_mermaid, as_text
 from samebits.contracts.planned import planned
 from samebits.contracts.revisions import two_sides
 from samebits.contracts.scaffold import scaffold as make_room
@@ -68,10 +68,8 @@ def graph(
 ) -> None:
     """Which contract rests on which. Example: [bold]samebits contract graph --format html --output graph.html[/bold]"""
     drawn = _graph(rooms, receipts)
-    texts = {Form.TEXT: as_text, Form.MERMAID: as_mermaid, Form.DOT: as_dot, Form.HTML: render}
-    if form is Form.JSON:
-        print_json(as_dict(drawn))
-    elif write is not None:
+    texts = {Form.TEXT: as_text, Form.JSON: as_json, Form.MERMAID: as_mermaid, Form.DOT: as_dot, Form.HTML: render}
+    if write is not None:
         beside = write.with_name(f"{write.name}.new")
         beside.write_text(texts[form](drawn))
         beside.replace(write)
@@ -82,12 +80,12 @@ def graph(
 
 
 def _graph(rooms: Path | None, receipts: Path | None) -> Graph:
-    from samebits.checker.standing import standings
+    from samebits.checker.standing import effective_levels, standings
 
     known = known_rooms(rooms)
     found = standings(known, store_of(receipts))
     contracts = {name: room.contract() for name, room in known.items()}
-    levels = {name: each.levels["cpu"] for name, each in found.items()}
+    levels = effective_levels(found, known, "cpu")
     waiting = {} if rooms is not None else {name: each.depends_on for name, each in planned().items()}
     return graph_of(contracts, levels=levels, stale={name for name, each in found.items() if each.stale},
                     planned=waiting)  # fmt: skip

@@ -12,6 +12,9 @@ from samebits.contracts.predicates import difference
 from samebits.ops.embedding import NONE
 from samebits.ops.embedding.reference import backward
 
+# Rows of the table that all positions of a gradient share.
+FEW = 5
+
 
 def copies_rows(call: Call, tolerance: Tolerance) -> str:
     """Row m is the table's row ids[m], every bit of it, NaN and -0 too; the ids' own axes stay."""
@@ -43,7 +46,7 @@ def gradient_is_the_chain(call: Call, tolerance: Tolerance) -> str:
     """dW[v] is the chain over the positions with id v, ascending, rounded once: bit for bit, repeats and all."""
     ids, weight = call.arguments.values()
     # Every position asks for few rows, so that chains are long; what flows in is the looked-up table turned round.
-    few = ids % max(1, weight.shape[0] // 4)
+    few = ids % min(FEW, weight.shape[0])
     dy = weight[ids].flip(0).nan_to_num() / 3
     found = call.gradients(dy, ids=few)["weight"]
     return difference(found, backward(dy, few, weight.shape[0], NONE), tolerance, words="gradient of the table")

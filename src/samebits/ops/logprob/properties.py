@@ -59,13 +59,14 @@ def masked_rows_are_nothing(call: Call, tolerance: Tolerance) -> str:
     ids[::2] = IGNORED
     hidden[::2] = math.nan
     masked = call.again(hidden=hidden, ids=ids)[::2]
-    gradients = call.gradients(hidden=hidden, ids=ids)
-    wrong = difference(masked, torch.zeros_like(masked), tolerance, words="masked rows")
-    rows = gradients["hidden"][::2]
-    wrong = wrong or difference(rows, torch.zeros_like(rows), tolerance, words="gradient of masked rows")
-    known = call.arguments["hidden"].isfinite().all() and call.output.isfinite().all()
-    reached = known and not gradients["weight"].isfinite().all()
-    return wrong or ("a masked row reaches the weight's gradient" if reached else "")
+    spoiled = call.gradients(hidden=hidden, ids=ids)
+    hidden[::2] = 0.0
+    rows, plain = spoiled["hidden"][::2], call.gradients(hidden=hidden, ids=ids)["weight"]
+    return (
+        difference(masked, torch.zeros_like(masked), tolerance, words="masked rows")
+        or difference(rows, torch.zeros_like(rows), tolerance, words="gradient of masked rows")
+        or difference(spoiled["weight"], plain, tolerance, words="gradient of weight beside masked rows of NaN")
+    )
 
 
 def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:

@@ -55,8 +55,8 @@ def stays_within_top_p(call: Call, tolerance: Tolerance) -> str:
         scores = logits.double() / heat
         kept = scores >= scores.topk(min(k, scores.shape[1]) if k else scores.shape[1]).values[:, -1:]
         share = scores.masked_fill(~kept, -math.inf).softmax(-1)
-        # Scores that float32 rounds to one may be two here: what is hardly more likely is no evidence.
-        above = scores > _score(scores, tokens)[:, None] + 4 * 2.0**-23 * scores.abs().amax(-1, keepdim=True)
+        # Two scores may have one exponential in float32, and ties are kept: what is hardly more likely is no evidence.
+        above = scores > _score(scores, tokens)[:, None] + 2.0**-20 * (1 + scores.abs().amax(-1, keepdim=True))
         before = (share * above).sum(-1)
         slack = 2 * call.sum_error(scores.shape[1]) + 2.0**-20 * (1 + scores.abs().amax(-1))
         beyond = before > top_p + slack
