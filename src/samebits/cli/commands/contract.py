@@ -31,6 +31,7 @@ def prove(
     names: Names = None,
     level: Annotated[list[int] | None, typer.Option(help="Only this level; may be given several times.")] = None,
     backend: Backend = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only this obligation or proof, by id; several times.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also what is not stale.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes at a time.")] = 1,
     seed: Annotated[int, typer.Option(help="What level 3 draws from.")] = 1,
@@ -49,7 +50,10 @@ def prove(
     for name, room in chosen(names, known).items():
         kept = store.read(name)
         listed = tasks(room, wanted, backend or "cpu")
+        listed = [task for task in listed if not only or (task.proof or task.obligation) in only]
         work += [task for task in listed if everything or stale(task, kept, known, expired)]
+    if only and not work and everything:
+        raise ValueError(f"prove: nothing of {', '.join(only)} can be run at these levels")
     # Proofs first: some take minutes, and the rest fills the gaps between processes.
     work.sort(key=lambda task: task.level != 4)
     errors: list[str] = []
