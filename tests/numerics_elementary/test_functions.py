@@ -119,10 +119,10 @@ def test_error_on_a_sample_of_every_binade(name: str) -> None:
     assert 0.49 < error <= MAXIMUM_ULP[name], f"{name}: {error} ulp at {pattern:#x}; stated {MAXIMUM_ULP[name]}"
 
 
-@pytest.mark.parametrize("name", ["exp", "exp2", "log", "sin", "cos", "tanh", "erf", "log_erfc"])
+@pytest.mark.parametrize("name", ["exp", "exp2", "log", "sin", "cos", "tanh", "erf", "log2_erfc", "power"])
 def test_a_wrong_coefficient_exceeds_the_stated_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: one part in a thousand off the second coefficient of each polynomial."""
-    function = "erf" if name == "log_erfc" else name
+    function = "erf" if name in ("log2_erfc", "power") else name
     definition = getattr(functions, function)
     x = np.linspace(0.3, 2.5, 20001, dtype=np.float32)
     exact = DOUBLE[function](x.astype(np.float64))
@@ -134,6 +134,15 @@ def test_a_wrong_coefficient_exceeds_the_stated_error(name: str, monkeypatch: py
     monkeypatch.setattr(home, name.upper(), tuple(table))
     sick = run(trace(function, definition, [Kind.FLOAT], ["x"]), x)[0]
     assert ulps(sick, exact).max() > 2 * MAXIMUM_ULP[function]
+
+
+def test_erf_rises_to_one_and_stays_there() -> None:
+    """Every float32 from 2 to 5: none below the one before it, and all 1 from where the true value rounds to 1."""
+    x = np.arange(0x40000000, 0x40A00000, dtype=np.uint32).view(np.float32)
+    y = elementary("erf", x)
+    assert bool((np.diff(y) >= 0).all())
+    first = int(np.argmax(y == 1))
+    assert bool((y[first:] == 1).all()) and 3.91 < x[first] < 3.93
 
 
 def test_the_measurement_sees_a_wrong_function() -> None:
@@ -157,7 +166,7 @@ def test_shapes_and_views() -> None:
     assert evaluate("log", x[:, ::2]).shape == (64, 32)
 
 
-@pytest.mark.parametrize(("number", "name"), [(0, "exp"), (1, "exp2")])
+@pytest.mark.parametrize(("number", "name"), [(0, "exp"), (1, "exp2"), (2, "erf")])
 def test_the_quick_form_agrees_on_all_inputs(number: int, name: str) -> None:
     """Every one of the 2^32 patterns, on the widest instruction set, which alone has a form of its own."""
     differing = ctypes.c_int64(-1)

@@ -157,12 +157,15 @@ SAMEBITS_EXPORT int32_t SAMEBITS_NAME(philox)(uint64_t seed, uint32_t stream, ui
     });
 }
 
-// How many of `count` consecutive bit patterns give other bits by the quick form of exp (0) or exp2 (1) than by the
-// generated one. Two NaNs agree.
+// How many of `count` consecutive bit patterns give other bits by the quick form of exp (0), exp2 (1) or erf (2) than by
+// the generated one. Two NaNs agree.
 SAMEBITS_EXPORT int32_t SAMEBITS_NAME(elementary_quick_differs)(int32_t function, uint32_t first, int64_t count,
                                                                 int64_t* differing, int32_t threads) {
     return guarded([&] {
-        if (function != 0 && function != 1) throw Error("function must be 0 or 1, got " + std::to_string(function));
+        if (function < 0 || function > 2) throw Error("function must be 0, 1 or 2, got " + std::to_string(function));
+        using Lanes = Floats (*)(Floats);
+        constexpr Lanes plain_forms[] = {elementary::exp, elementary::exp2, elementary::erf};
+        constexpr Lanes quick_forms[] = {quick::exp, quick::exp2, quick::erf};
         std::mutex lock;
         *differing = 0;
         parallel_for(blocks_of(count), threads, [&](int64_t block) {
@@ -172,8 +175,8 @@ SAMEBITS_EXPORT int32_t SAMEBITS_NAME(elementary_quick_differs)(int32_t function
                 float in[WIDTH], plain[WIDTH], quicker[WIDTH];
                 for (int lane = 0; lane < WIDTH; ++lane) in[lane] = from_bits(first + static_cast<uint32_t>(i + lane));
                 const Floats x = load(static_cast<const float*>(in));
-                store(static_cast<float*>(plain), function == 0 ? elementary::exp(x) : elementary::exp2(x));
-                store(static_cast<float*>(quicker), function == 0 ? quick::exp(x) : quick::exp2(x));
+                store(static_cast<float*>(plain), plain_forms[function](x));
+                store(static_cast<float*>(quicker), quick_forms[function](x));
                 for (int lane = 0; lane < WIDTH; ++lane)
                     found += to_bits(plain[lane]) != to_bits(quicker[lane]) &&
                              !(std::isnan(plain[lane]) && std::isnan(quicker[lane]));

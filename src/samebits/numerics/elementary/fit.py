@@ -102,24 +102,27 @@ def _tanh_ratio(z: Doubles) -> Doubles:
     return np.where(near, _series(z, [-1 / 3, 2 / 15, -17 / 315, 62 / 2835, -1382 / 155925]), (np.tanh(x) - x) / x**3)
 
 
-def _erf_ratio(z: Doubles) -> Doubles:
-    """erf(x) / x - 1 at z = x^2."""
-    x = np.sqrt(z)
+def _erf_ratio(s: Doubles) -> Doubles:
+    """erf(x) / x - 1 at s = x^2 - ERF_MIDDLE."""
+    x = np.sqrt(s + ERF_MIDDLE)
     return np.array([math.erf(v) / v for v in x]) - 1.0
 
 
-def _log_erfc(s: Doubles) -> Doubles:
-    """log(erfc(t)) from s = t - ERF_CENTRE."""
-    return np.array([math.log(math.erfc(v + ERF_CENTRE)) for v in s])
+def _log2_erfc(t: Doubles) -> Doubles:
+    """(log2(erfc(x)) + 2) / t at t = x - ERFC_CENTRE."""
+    return (np.log2(_erfc(t)) + 2.0) / t
 
 
-def _erfc(s: Doubles) -> Doubles:
-    return np.array([math.erfc(v + ERF_CENTRE) for v in s])
+def _erfc(t: Doubles) -> Doubles:
+    return np.array([math.erfc(v + ERFC_CENTRE) for v in t])
 
 
-# Where erf changes to 1 - exp(polynomial), rounding errors of the polynomial weigh most: it is centred there, at a
-# point of few bits where both log(erfc) and its derivative happen to lie within 2^-28 of float32 numbers.
-ERF_CENTRE: Final = 1.016357421875
+# Polynomials of erf are centred, so that their last steps, whose roundings weigh most, add little to a constant. At the
+# second centre erfc is 1/4, nearly: the constant of its logarithm is a whole number and costs no rounding.
+ERF_MIDDLE: Final = 0.5
+ERFC_CENTRE: Final = float.fromhex("0x1.a0788p-1")
+ERF_SPLIT: Final = 1.09375
+ERF_IS_ONE: Final = 3.93
 HALF_LN2: Final = math.log(2) / 2
 QUARTER_PI_SQUARED: Final = (math.pi / 4) ** 2
 
@@ -138,8 +141,21 @@ FITS: Final = {
     "SIN": Fit(target=_sine_ratio, weight=lambda z: z, low=0.0, high=QUARTER_PI_SQUARED, degree=3),
     "COS": Fit(target=_cosine_ratio, weight=lambda z: z**2, low=0.0, high=QUARTER_PI_SQUARED, degree=2),
     "TANH": Fit(target=_tanh_ratio, weight=lambda z: z**1.5 / np.tanh(np.sqrt(z)), low=1e-9, high=1.0, degree=6),
-    "ERF": Fit(target=_erf_ratio, weight=lambda z: 1 / (1 + _erf_ratio(z)), low=1e-9, high=0.72, degree=6),
-    "LOG_ERFC": Fit(target=_log_erfc, weight=_erfc, low=0.83 - ERF_CENTRE, high=4.0 - ERF_CENTRE, degree=6),
+    "ERF": Fit(
+        target=_erf_ratio,
+        weight=lambda s: 1 / (1 + _erf_ratio(s)),
+        low=1e-9 - ERF_MIDDLE,
+        high=ERF_SPLIT**2 - ERF_MIDDLE,
+        degree=6,
+    ),
+    "LOG2_ERFC": Fit(
+        target=_log2_erfc,
+        weight=lambda t: _erfc(t) * math.log(2) * t,
+        low=ERF_SPLIT - ERFC_CENTRE,
+        high=ERF_IS_ONE - ERFC_CENTRE,
+        degree=5,
+    ),
+    "POWER": Fit(target=np.exp2, weight=lambda r: 1 / np.exp2(r), low=-0.5, high=0.5, degree=5),
 }
 
 if __name__ == "__main__":

@@ -48,20 +48,21 @@ TANH: Final = floats(
     "-0x1.55553cp-2 0x1.110be6p-3 -0x1.b96288p-5 0x1.600bd8p-6 -0x1.046760p-7 0x1.2db7f2p-9 -0x1.7807f8p-12"
 )
 ERF: Final = floats(
-    "0x1.06eba8p-3 -0x1.812740p-2 0x1.ce2d58p-4 -0x1.b7fea4p-6 0x1.5420cap-8 -0x1.a3e148p-11 0x1.4567c4p-14"
+    "-0x1.1ae14cp-5 -0x1.1fd164p-2 0x1.45432ap-4 -0x1.2b8dfap-6 0x1.c879c4p-9 -0x1.2856cap-11 0x1.306414p-14"
 )
-LOG_ERFC: Final = floats(
-    "-0x1.e49b84p+0 -0x1.555296p+1 -0x1.b0b4cep-1 -0x1.4f211ep-5 0x1.427d46p-7 -0x1.eeb188p-10 0x1.b2aa94p-13"
-)
+LOG2_ERFC: Final = floats("-0x1.ae134ap+1 -0x1.2e00bcp+0 -0x1.24b4c8p-4 0x1.141f5cp-6 -0x1.7faa16p-9 0x1.17443cp-12")
+POWER: Final = floats("0x1.000002p+0 0x1.62e432p-1 0x1.ebf862p-3 0x1.c6adbep-5 0x1.3d3780p-7 0x1.5fb03cp-10")
 
 (LOG2_E,) = floats("0x1.715476p+0")
 # 16 bits in the high part: n * LN2_HIGH is exact for |n| < 2^8.
 LN2_HIGH, LN2_LOW = floats("0x1.62e4p-1 0x1.7f7d1cp-20")
 LN2, LN2_REST = floats("0x1.62e430p-1 -0x1.05c610p-29")
 
-# erf: below the split a polynomial in x^2; above it 1 - exp(polynomial in x - centre).
-ERF_SPLIT: Final = 0.84375
-ERF_CENTRE: Final = 1.016357421875
+# erf: below the split a polynomial in x^2 - middle; above it 1 - 2^(-2 + polynomial in x - centre), from 4 on 1.
+ERF_SPLIT: Final = 1.09375
+ERF_MIDDLE: Final = 0.5
+ERFC_CENTRE: Final = float.fromhex("0x1.a0788p-1")
+ERF_IS_ONE: Final = 4.0
 
 # Adding 1.5 * 2^23 rounds a small number to an integer, which then stands in the low bits of the sum.
 ROUNDER: Final = 12582912.0
@@ -184,13 +185,14 @@ def tanh(x: Value) -> Value:
 def erf(x: Value) -> Value:
     """Error function."""
     a = magnitude(x)
-    small = fma(a, polynomial(a * a, ERF), a)
-    t = clamp(a, 0.0, 4.0) - ERF_CENTRE
-    slope = polynomial(t, LOG_ERFC[1:])
-    whole = fma(slope, t, LOG_ERFC[0])
-    lost = fma(slope, t, LOG_ERFC[0] - whole)
-    p, n = exp_parts(whole)
-    large = fma(-fma(p, lost, p), power_of_two(n), 1.0)
+    small = fma(a, polynomial(fma(a, a, -ERF_MIDDLE), ERF), a)
+    t = select(number(x, ERF_IS_ONE) < a, number(x, ERF_IS_ONE), a) - ERFC_CENTRE
+    slope = polynomial(t, LOG2_ERFC)
+    # slope * t - 2 is log2(erfc): its nearest integer, and exactly what is left beside that.
+    rounded = fma(slope, t, ROUNDER - 2.0)
+    p = polynomial(fma(slope, t, (ROUNDER - 2.0) - rounded), POWER)
+    # The shift leaves of `rounded` nothing but the integer, here in -26..-3, as an exponent to be added to that of p.
+    large = 1.0 - from_bits(to_bits(p) + (to_bits(rounded) << 23))
     result = select(a < ERF_SPLIT, small, large)
     return nan_where_nan(x, from_bits(to_bits(result) | (to_bits(x) & SIGN_BIT)))
 

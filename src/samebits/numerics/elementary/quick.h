@@ -1,6 +1,7 @@
-// exp and exp2 in fewer instructions where the processor can scale by a power of two in one: the same bits, every input.
+// exp, exp2 and erf in fewer instructions on AVX-512: the same bits, every input.
 //
 // The generated functions scale twice, so that any processor can; AVX-512 does it once, with the same single rounding.
+// It also has a minimum and a three-way bit operation, and where a NaN may stay any NaN nothing need look for it.
 // That all 2^32 inputs agree is part of the test suite. A NaN stays a NaN.
 #pragma once
 
@@ -47,10 +48,47 @@ inline Floats exp2(Floats x) {
     return {_mm512_maskz_scalef_ps(more, _mm512_add_ps(high, _mm512_fmadd_ps(rest, series, lost)), whole)};
 }
 
+// Horner's scheme, highest degree first.
+template <class... More>
+inline __m512 horner(__m512 x, float first, More... more) {
+    __m512 result = _mm512_set1_ps(first);
+    ((result = _mm512_fmadd_ps(result, x, _mm512_set1_ps(more))), ...);
+    return result;
+}
+
+// The lesser of two magnitudes, without a sign.
+constexpr int LESSER_MAGNITUDE = 0xa;
+
+inline Floats erf(Floats x) {
+    const __m512 magic = _mm512_set1_ps(0x1.8p+23f - 2.0f);
+    const __m512 bounded = _mm512_range_ps(x.v, _mm512_set1_ps(0x1p+2f), LESSER_MAGNITUDE);
+    const __m512 t = _mm512_sub_ps(bounded, _mm512_set1_ps(0x1.a0788p-1f));
+    const __m512 slope = horner(t, 0x1.17443cp-12f, -0x1.7faa16p-9f, 0x1.141f5cp-6f, -0x1.24b4c8p-4f, -0x1.2e00bcp+0f,
+                                -0x1.ae134ap+1f);
+    const __m512 rounded = _mm512_fmadd_ps(slope, t, magic);
+    const __m512 rest = _mm512_fmadd_ps(slope, t, _mm512_sub_ps(magic, rounded));
+    const __m512 power = horner(rest, 0x1.5fb03cp-10f, 0x1.3d378p-7f, 0x1.c6adbep-5f, 0x1.ebf862p-3f, 0x1.62e432p-1f,
+                                0x1.000002p+0f);
+    const __m512i shifted = _mm512_slli_epi32(_mm512_castps_si512(rounded), 23);
+    const __m512i erfc = _mm512_add_epi32(_mm512_castps_si512(power), shifted);
+    const __m512 square = _mm512_fmadd_ps(x.v, x.v, _mm512_set1_ps(-0x1p-1f));
+    const __m512 ratio = horner(square, 0x1.306414p-14f, -0x1.2856cap-11f, 0x1.c879c4p-9f, -0x1.2b8dfap-6f,
+                                0x1.45432ap-4f, -0x1.1fd164p-2f, -0x1.1ae14cp-5f);
+    // The square from the split on, where it has another value than just before; false for a NaN, which so stays one.
+    const __mmask16 large = _mm512_cmp_ps_mask(square, _mm512_set1_ps(0x1.648p-1f), _CMP_GE_OQ);
+    const __m512 result = _mm512_mask_sub_ps(_mm512_fmadd_ps(x.v, ratio, x.v), large, _mm512_set1_ps(1.0f),
+                                             _mm512_castsi512_ps(erfc));
+    // The sign bit of x, all other bits of the result.
+    const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80000000u));
+    const __m512i bits = _mm512_ternarylogic_epi32(sign, _mm512_castps_si512(x.v), _mm512_castps_si512(result), 0xca);
+    return {_mm512_castsi512_ps(bits)};
+}
+
 #else
 
 inline Floats exp(Floats x) { return elementary::exp(x); }
 inline Floats exp2(Floats x) { return elementary::exp2(x); }
+inline Floats erf(Floats x) { return elementary::erf(x); }
 
 #endif
 

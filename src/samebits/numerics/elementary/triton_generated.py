@@ -509,62 +509,47 @@ def erf(x):
     v0 = x.to(tl.uint32, bitcast=True)
     v1 = v0 & tl.cast(0x7fffffff, tl.uint32)
     v2 = v1.to(tl.float32, bitcast=True)
-    v3 = v2 * v2
-    v4 = tl.fma(tl.cast(7.75826774770394e-05, tl.float32), v3, tl.cast(-0.0008008575532585382, tl.float32))
-    v5 = tl.fma(v4, v3, tl.cast(0.005189942661672831, tl.float32))
-    v6 = tl.fma(v5, v3, tl.cast(-0.026855144649744034, tl.float32))
-    v7 = tl.fma(v6, v3, tl.cast(0.11283621191978455, tl.float32))
-    v8 = tl.fma(v7, v3, tl.cast(-0.3761262893676758, tl.float32))
-    v9 = tl.fma(v8, v3, tl.cast(0.12837916612625122, tl.float32))
+    v3 = tl.fma(v2, v2, tl.cast(-0.5, tl.float32))
+    v4 = tl.fma(tl.cast(7.257245306391269e-05, tl.float32), v3, tl.cast(-0.0005652218242175877, tl.float32))
+    v5 = tl.fma(v4, v3, tl.cast(0.003482632804661989, tl.float32))
+    v6 = tl.fma(v5, v3, tl.cast(-0.018283361569046974, tl.float32))
+    v7 = tl.fma(v6, v3, tl.cast(0.07940975576639175, tl.float32))
+    v8 = tl.fma(v7, v3, tl.cast(-0.281072199344635, tl.float32))
+    v9 = tl.fma(v8, v3, tl.cast(-0.034531258046627045, tl.float32))
     v10 = tl.fma(v2, v9, v2)
-    v11 = v2 < tl.cast(0.0, tl.float32)
-    v12 = tl.where(v11, tl.cast(0.0, tl.float32), v2)
-    v13 = tl.cast(4.0, tl.float32) < v12
-    v14 = tl.where(v13, tl.cast(4.0, tl.float32), v12)
-    v15 = v14 - tl.cast(1.016357421875, tl.float32)
-    v16 = tl.fma(tl.cast(0.0002072650531772524, tl.float32), v15, tl.cast(-0.0018871058709919453, tl.float32))
-    v17 = tl.fma(v16, v15, tl.cast(0.00984159391373396, tl.float32))
-    v18 = tl.fma(v17, v15, tl.cast(-0.04090934619307518, tl.float32))
-    v19 = tl.fma(v18, v15, tl.cast(-0.8451294302940369, tl.float32))
-    v20 = tl.fma(v19, v15, tl.cast(-2.6665828227996826, tl.float32))
-    v21 = tl.fma(v20, v15, tl.cast(-1.8929979801177979, tl.float32))
-    v22 = tl.cast(-1.8929979801177979, tl.float32) - v21
-    v23 = tl.fma(v20, v15, v22)
-    v24 = tl.fma(v21, tl.cast(1.4426950216293335, tl.float32), tl.cast(12582912.0, tl.float32))
-    v25 = v24 - tl.cast(12582912.0, tl.float32)
-    v26 = tl.fma(v25, tl.cast(-0.693145751953125, tl.float32), v21)
-    v27 = tl.fma(v25, tl.cast(-1.428606765330187e-06, tl.float32), v26)
-    v28 = v27 + tl.cast(1.0, tl.float32)
-    v29 = tl.cast(1.0, tl.float32) - v28
-    v30 = v29 + v27
-    v31 = v27 * v27
-    v32 = tl.fma(tl.cast(0.001382013550028205, tl.float32), v27, tl.cast(0.008368685841560364, tl.float32))
-    v33 = tl.fma(v32, v27, tl.cast(0.04166827350854874, tl.float32))
-    v34 = tl.fma(v33, v27, tl.cast(0.1666652113199234, tl.float32))
-    v35 = tl.fma(v34, v27, tl.cast(0.4999999403953552, tl.float32))
-    v36 = tl.fma(v31, v35, v30)
-    v37 = v28 + v36
-    v38 = v24.to(tl.uint32, bitcast=True)
-    v39 = v38 - tl.cast(0x4b400000, tl.uint32)
-    v40 = v39.to(tl.int32, bitcast=True)
-    v41 = tl.fma(v37, v23, v37)
-    v42 = (v41.to(tl.uint32, bitcast=True) ^ 0x80000000).to(tl.float32, bitcast=True)
-    v43 = v40 + tl.cast(0x7f, tl.int32)
-    v44 = v43.to(tl.uint32, bitcast=True)
-    v45 = v44 << tl.cast(0x17, tl.uint32)
-    v46 = v45.to(tl.float32, bitcast=True)
-    v47 = tl.fma(v42, v46, tl.cast(1.0, tl.float32))
-    v48 = v2 < tl.cast(0.84375, tl.float32)
-    v49 = tl.where(v48, v10, v47)
-    v50 = v49.to(tl.uint32, bitcast=True)
-    v51 = v0 & tl.cast(0x80000000, tl.uint32)
-    v52 = v50 | v51
-    v53 = v52.to(tl.float32, bitcast=True)
-    v54 = x == x
-    v55 = v53.to(tl.uint32, bitcast=True)
-    v56 = tl.where(v54, v55, tl.cast(0x7fc00000, tl.uint32))
-    v57 = v56.to(tl.float32, bitcast=True)
-    return v57
+    v11 = tl.cast(4.0, tl.float32) < v2
+    v12 = tl.where(v11, tl.cast(4.0, tl.float32), v2)
+    v13 = v12 - tl.cast(0.8134193420410156, tl.float32)
+    v14 = tl.fma(tl.cast(0.00026632932713255286, tl.float32), v13, tl.cast(-0.0029271270614117384, tl.float32))
+    v15 = tl.fma(v14, v13, tl.cast(0.016853179782629013, tl.float32))
+    v16 = tl.fma(v15, v13, tl.cast(-0.07146146893501282, tl.float32))
+    v17 = tl.fma(v16, v13, tl.cast(-1.1796987056732178, tl.float32))
+    v18 = tl.fma(v17, v13, tl.cast(-3.3599636554718018, tl.float32))
+    v19 = tl.fma(v18, v13, tl.cast(12582910.0, tl.float32))
+    v20 = tl.cast(12582910.0, tl.float32) - v19
+    v21 = tl.fma(v18, v13, v20)
+    v22 = tl.fma(tl.cast(0.001341584837064147, tl.float32), v21, tl.cast(0.009680688381195068, tl.float32))
+    v23 = tl.fma(v22, v21, tl.cast(0.055502768605947495, tl.float32))
+    v24 = tl.fma(v23, v21, tl.cast(0.240219846367836, tl.float32))
+    v25 = tl.fma(v24, v21, tl.cast(0.6931472420692444, tl.float32))
+    v26 = tl.fma(v25, v21, tl.cast(1.0000001192092896, tl.float32))
+    v27 = v26.to(tl.uint32, bitcast=True)
+    v28 = v19.to(tl.uint32, bitcast=True)
+    v29 = v28 << tl.cast(0x17, tl.uint32)
+    v30 = v27 + v29
+    v31 = v30.to(tl.float32, bitcast=True)
+    v32 = tl.cast(1.0, tl.float32) - v31
+    v33 = v2 < tl.cast(1.09375, tl.float32)
+    v34 = tl.where(v33, v10, v32)
+    v35 = v34.to(tl.uint32, bitcast=True)
+    v36 = v0 & tl.cast(0x80000000, tl.uint32)
+    v37 = v35 | v36
+    v38 = v37.to(tl.float32, bitcast=True)
+    v39 = x == x
+    v40 = v38.to(tl.uint32, bitcast=True)
+    v41 = tl.where(v39, v40, tl.cast(0x7fc00000, tl.uint32))
+    v42 = v41.to(tl.float32, bitcast=True)
+    return v42
 
 
 @triton.jit

@@ -44,7 +44,22 @@ inline float lane_sum(int64_t width, Step&& step) {
     for (; h + LANES <= width; h += LANES)
 #pragma GCC unroll 64
         for (int j = 0; j < LANE_VECTORS; ++j) lane[j] = step(lane[j], h + j * WIDTH, WIDTH);
-    if (h < width) {
+    if (h == width) return fold_by_halves(lane);
+    if constexpr (WIDTH == 16) {
+        // All lanes stay in registers, so what is left of the row is told apart vector by vector.
+#pragma GCC unroll 64
+        for (int j = 0; j < LANE_VECTORS; ++j) {
+            const int64_t start = h + j * WIDTH;
+            if (start + WIDTH <= width) {
+                lane[j] = step(lane[j], start, WIDTH);
+            } else if (start < width) {
+                alignas(64) float kept[WIDTH];
+                store(kept, lane[j]);
+                store_some(kept, step(lane[j], start, static_cast<int>(width - start)), static_cast<int>(width - start));
+                lane[j] = load(kept);
+            }
+        }
+    } else {
         alignas(64) float kept[LANES];
         for (int j = 0; j < LANE_VECTORS; ++j) store(kept + j * WIDTH, lane[j]);
         each_vector(width - h, [&](int64_t i, int count) {

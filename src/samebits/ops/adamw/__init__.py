@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -67,11 +68,10 @@ def _update(
         whole[3] if masters else [],
         numbers,
     )
-    for tensors, updated in zip(written, whole, strict=True):
-        for tensor, value in zip(tensors, updated, strict=True):
-            if value is not tensor:
-                tensor.copy_(value)
-        torch.autograd.graph.increment_version(tensors)
+    for tensor, value in zip(chain.from_iterable(written), chain.from_iterable(whole), strict=True):
+        if value is not tensor:
+            tensor.copy_(value)
+    torch.autograd.graph.increment_version(chain.from_iterable(written))
 
 
 def _update_fake(

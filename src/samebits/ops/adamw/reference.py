@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +24,7 @@ from samebits.numerics.fma import fma32
 _quietly = np.errstate(all="ignore")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Numbers:
+class Numbers(NamedTuple):
     """What every kernel takes, in the order of its arguments. In float64 here; a kernel's float32 argument rounds."""
 
     decay: float
@@ -52,7 +51,7 @@ class Numbers:
 
     @property
     def values(self) -> tuple[float, ...]:
-        return tuple(getattr(self, name) for name in self.__slots__)
+        return tuple(self)
 
 
 def power(base: float, exponent: int) -> float:

@@ -28,8 +28,9 @@ def embedding(ids: Tensor, weight: Tensor, padding_idx: int | None = None, *, ba
         raise ValueError(f"embedding: weight has shape {tuple(weight.shape)}; allowed: axes of at least 1")
     _check_ids("embedding", ids, "weight", weight)
     padding = _padding("embedding", padding_idx, weight.shape[0])
-    y_MH: Tensor = torch.ops.samebits.embedding(ids.reshape(-1), weight, padding, backend)
-    return y_MH.reshape(*ids.shape, weight.shape[1])
+    flat = ids.dim() == 1
+    y_MH: Tensor = torch.ops.samebits.embedding(ids if flat else ids.reshape(-1), weight, padding, backend)
+    return y_MH if flat else y_MH.reshape(*ids.shape, weight.shape[1])
 
 
 def embedding_gradient_(
@@ -76,7 +77,9 @@ def _inside(operator: str, ids: Tensor, vocabulary: int) -> Tensor:
     ids = ids.to(torch.int64).contiguous()
     if ids.is_cuda and torch.cuda.is_current_stream_capturing():
         return ids
-    lowest, highest = torch.stack(torch.aminmax(ids)).tolist()
+    # One copy from a GPU; on the CPU two numbers are read sooner than one tensor is made of them.
+    least_and_most = torch.aminmax(ids)
+    lowest, highest = torch.stack(least_and_most).tolist() if ids.is_cuda else (x.item() for x in least_and_most)
     if lowest < 0 or highest >= vocabulary:
         position = int(torch.nonzero((ids < 0) | (ids >= vocabulary))[0])
         raise ValueError(

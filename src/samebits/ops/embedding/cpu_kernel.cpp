@@ -10,6 +10,10 @@ using namespace samebits;
 // Speed only: fewer columns than these are not worth a task of their own.
 constexpr int64_t LEAST_COLUMNS = 64;
 
+// Speed only: the table's rows lie anywhere, so each is fetched while the rows this far before it are copied.
+constexpr int64_t ROWS_AHEAD = 2;
+constexpr int64_t CACHE_LINE = 64;
+
 // Positions ascending for every column.
 template <class T>
 void accumulate(int64_t rows, int64_t width, int64_t padding, const int64_t* ids, const T* dy, float* accumulator,
@@ -37,6 +41,8 @@ SAMEBITS_EXPORT int32_t SAMEBITS_NAME(embedding_forward)(int64_t rows, int64_t b
                                                          const char* weight, char* y, int32_t threads) {
     return guarded([&] {
         each_row(rows, bytes, threads, [&](int64_t row) {
+            const char* later = weight + ids[std::min(row + ROWS_AHEAD, rows - 1)] * bytes;
+            for (int64_t byte = 0; byte < bytes; byte += CACHE_LINE) __builtin_prefetch(later + byte);
             std::memcpy(y + row * bytes, weight + ids[row] * bytes, static_cast<size_t>(bytes));
         });
     });

@@ -1,4 +1,5 @@
 // GELU on the CPU: one pass over the elements; the backward pass recomputes what it needs instead of storing it.
+#include "numerics/elementary/quick.h"
 #include "ops/_cpu/elements.h"
 
 namespace {
@@ -12,13 +13,14 @@ constexpr float ROOT_TWO_OVER_PI = static_cast<float>(0.7978845608028654);
 constexpr float CUBIC = static_cast<float>(0.044715);
 constexpr float CUBIC_SLOPE = static_cast<float>(0.134145);
 
-inline FloatLanes erf_of(FloatLanes x) { return elementary::erf(x * ROOT_HALF); }
+inline FloatLanes erf_of(FloatLanes x) { return elementary::lanes(quick::erf(elementary::floats(x * ROOT_HALF))); }
 inline FloatLanes tanh_of(FloatLanes x) {
     return elementary::tanh(ROOT_TWO_OVER_PI * elementary::fused(CUBIC * (x * x), x, x));
 }
 
 inline FloatLanes slope_by_erf(FloatLanes x) {
-    const FloatLanes density = elementary::exp((x * -0.5f) * x) * DENSITY;
+    const FloatLanes e = elementary::lanes(quick::exp(elementary::floats((x * -0.5f) * x)));
+    const FloatLanes density = e * DENSITY;
     return elementary::fused(x, density, 0.5f * (1.0f + erf_of(x)));
 }
 inline FloatLanes slope_by_tanh(FloatLanes x) {

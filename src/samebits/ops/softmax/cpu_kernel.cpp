@@ -28,9 +28,11 @@ float row_shift(int64_t width, const T* x) {
         for (int j = 0; j < MAXIMA; ++j) best[j] = larger(load(x + h + j * WIDTH), best[j]);
     for (; h + WIDTH <= width; h += WIDTH) best[0] = larger(load(x + h), best[0]);
     for (int j = 1; j < MAXIMA; ++j) best[0] = larger(best[j], best[0]);
-    float lanes[WIDTH], maximum = -__builtin_inff();
+    alignas(64) float lanes[WIDTH];
     store(static_cast<float*>(lanes), best[0]);
-    for (const float lane : lanes) maximum = lane > maximum ? lane : maximum;
+    for (int half = WIDTH / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; ++j) lanes[j] = lanes[j] > lanes[j + half] ? lanes[j] : lanes[j + half];
+    float maximum = lanes[0];
     for (; h < width; ++h) maximum = widen(x[h]) > maximum ? widen(x[h]) : maximum;
     return maximum == -__builtin_inff() || maximum == 0.0f ? 0.0f : maximum;
 }
