@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -22,7 +22,7 @@ from samebits.checker.targets import import_object
 from samebits.contracts.ladder import WHOLE, backends_of
 from samebits.contracts.language import Contract, ProofEntry
 from samebits.contracts.proof import Proof
-from samebits.contracts.receipts import Now, Receipt
+from samebits.contracts.receipts import Now, Receipt, expired
 from samebits.contracts.registry import Room
 from samebits.contracts.sources import checker_digest, contract_digest, obligation_digest, source_digest, top_folder
 from samebits.records.report import Verdict
@@ -75,12 +75,26 @@ def prove(task: Task, rooms: dict[str, Room], seed: int = SEED) -> list[Receipt]
     return [_judged(task, rooms, seed)]
 
 
-def now(room: Room, identifier: str, rooms: dict[str, Room]) -> Now:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Present:
+    """What all receipts of a room must agree with at present; gathered once, for reading every source takes a while."""
+
+    source_digest: str
+    dependencies: dict[str, str]
+    environment: dict[str, str]
+
+
+def present(room: Room, rooms: dict[str, Room]) -> Present:
+    return Present(source_digest=source_digest(room.folder, room.package),
+                   dependencies=dependencies(room.contract(), rooms), environment=environment())  # fmt: skip
+
+
+def now(room: Room, identifier: str, facts: Present) -> Now:
     """What a receipt of this obligation must agree with at present."""
     contract = room.contract()
     words = contract_digest(contract) if identifier == WHOLE else obligation_digest(contract, identifier)
-    return Now(obligation_digest=words, source_digest=source_digest(room.folder, room.package),
-               dependencies=dependencies(contract, rooms), environment=environment())  # fmt: skip
+    return Now(obligation_digest=words, source_digest=facts.source_digest, dependencies=facts.dependencies,
+               environment=facts.environment)  # fmt: skip
 
 
 def dependencies(contract: Contract, rooms: dict[str, Room]) -> dict[str, str]:
@@ -100,11 +114,11 @@ def dependencies(contract: Contract, rooms: dict[str, Room]) -> dict[str, str]:
 
 
 def _receipt(task: Task, identifier: str, rooms: dict[str, Room], **facts: Any) -> Receipt:
-    present = now(task.room, identifier, rooms)
+    facts_now = now(task.room, identifier, present(task.room, rooms))
     return Receipt(
         contract=task.room.name, obligation=identifier, backend=task.backend, level=task.level,
-        obligation_digest=present.obligation_digest, source_digest=present.source_digest,
-        dependencies=dict(present.dependencies), environment=dict(present.environment),
+        obligation_digest=facts_now.obligation_digest, source_digest=facts_now.source_digest,
+        dependencies=dict(facts_now.dependencies), environment=dict(facts_now.environment),
         checker_digest=checker_digest(CHECKERS), **{**facts, "detail": _short(facts["detail"])},
     )  # fmt: skip
 
@@ -222,19 +236,17 @@ def _proof(task: Task, rooms: dict[str, Room]) -> list[Receipt]:
     ]  # fmt: skip
 
 
-def stale(
-    task: Task, receipts: Sequence[Receipt], rooms: dict[str, Room], expired: Callable[[Receipt, Now], str]
-) -> bool:
+def stale(task: Task, receipts: Sequence[Receipt], facts: Present) -> bool:
     """Whether a task has no valid receipt for everything it would speak for."""
     contract = task.room.contract()
     spoken = contract.proofs[task.proof].obligations if task.proof else [task.obligation]
     by = contract.proofs[task.proof].object if task.proof else None
     for identifier in spoken:
-        present = now(task.room, identifier, rooms)
+        wanted = now(task.room, identifier, facts)
         valid = [
             each for each in receipts
             if (each.obligation, each.backend, each.level) == (identifier, task.backend, task.level)
-            and by in (None, each.by) and each.holds and not expired(each, present)
+            and by in (None, each.by) and each.holds and not expired(each, wanted)
         ]  # fmt: skip
         if not valid:
             return True

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from samebits.checker.proving import now
+from samebits.checker.proving import now, present
 from samebits.checker.targets import import_object
 from samebits.contracts.ladder import Standing, backends_of, effective, level_of, standing
 from samebits.contracts.language import BACKENDS, PROMISES, Contract
@@ -41,9 +41,9 @@ def standings(rooms: Mapping[str, Room], store: Store) -> dict[str, ContractStan
     """Every room's standing. A receipt that was edited is a ReceiptError."""
     found = {}
     for name, room in rooms.items():
-        contract, receipts = room.contract(), store.read(name)
+        contract, receipts, facts = room.contract(), store.read(name), present(room, dict(rooms))
         each = tuple(
-            standing(contract, identifier, backend, receipts, now(room, identifier, dict(rooms)))
+            standing(contract, identifier, backend, receipts, now(room, identifier, facts))
             for identifier in contract.obligations
             for backend in backends_of(contract, identifier)
         )

@@ -16,7 +16,7 @@ from samebits.cli.commands.contract_files import diff, graph, scaffold, validate
 from samebits.cli.commands.contract_rooms import Backend, Names, Receipts, Rooms, chosen, known_rooms, store_of
 from samebits.cli.console import Json, print_json, progress
 from samebits.cli.contract_tables import print_holes, print_matrix, print_mutants, print_receipts
-from samebits.contracts.receipts import Receipt, Store, expired
+from samebits.contracts.receipts import Receipt, Store
 from samebits.contracts.registry import Room
 
 app = typer.Typer(
@@ -40,7 +40,7 @@ def prove(
     as_json: Json = False,
 ) -> None:
     """Run what is stale, or --all, and write receipts. Example: [bold]samebits contract prove softmax[/bold]"""
-    from samebits.checker.proving import Task, stale, tasks
+    from samebits.checker.proving import Task, present, stale, tasks
 
     wanted = sorted(set(level or (1, 2, 3, 4)))
     if not set(wanted) <= {1, 2, 3, 4} or jobs < 1:
@@ -48,10 +48,10 @@ def prove(
     known, store, made = known_rooms(rooms), store_of(receipts), list[Receipt]()
     work: list[Task] = []
     for name, room in chosen(names, known).items():
-        kept = store.read(name)
+        kept, facts = store.read(name), present(room, known)
         listed = tasks(room, wanted, backend or "cpu")
         listed = [task for task in listed if not only or (task.proof or task.obligation) in only]
-        work += [task for task in listed if everything or stale(task, kept, known, expired)]
+        work += [task for task in listed if everything or stale(task, kept, facts)]
     if only and not work and everything:
         raise ValueError(f"prove: nothing of {', '.join(only)} can be run at these levels")
     # Proofs first: some take minutes, and the rest fills the gaps between processes.

@@ -1,0 +1,85 @@
+"""`samebits contract`, as a user types it: what is wrong has its line, what is weaker is breaking."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import samebits.ops
+
+SOFTMAX = Path(samebits.ops.__path__[0]) / "softmax" / "contract.yaml"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "rooms"
+
+
+def test_validate_names_file_line_and_id(samebits: Any, tmp_path: Path) -> None:
+    good = samebits("contract", "validate")
+    assert good.code == 0 and "contracts say nothing that is not executed" in good.out
+    broken = tmp_path / "contract.yaml"
+    lines = SOFTMAX.read_text().splitlines()
+    place = next(number for number, line in enumerate(lines) if line.strip() == "domain: SM-D5")
+    broken.write_text("\n".join([*lines[:place], lines[place].replace("SM-D5", "SM-D99"), *lines[place + 1 :]]) + "\n")
+    ran = samebits("contract", "validate", str(broken))
+    assert ran.code == 1 and "'SM-D99' is no id of domains" in ran.out and f"{broken}:" in ran.out
+    shown = json.loads(samebits("contract", "validate", str(broken), "--json").out)
+    assert shown["problems"][0]["line"] > 1
+
+
+def test_a_weaker_contract_is_breaking(samebits: Any, tmp_path: Path) -> None:
+    """Planted faults: a larger tolerance, fewer inputs, a mutant that is gone."""
+    weaker = tmp_path / "contract.yaml"
+    text = SOFTMAX.read_text()
+    for old, new in (
+        ("{kind: ulp, value: 2}", "{kind: ulp, value: 3}"),
+        ("[normal, wide, cancelling]", "[normal, wide]"),
+    ):
+        assert old in text
+        weaker.write_text(text.replace(old, new, 1))
+        ran = samebits("contract", "diff", str(SOFTMAX), str(weaker))
+        assert ran.code == 1 and "breaking" in ran.out and "0 breaking" not in ran.out
+    same = samebits("contract", "diff", str(SOFTMAX), str(SOFTMAX))
+    assert same.code == 0 and "0 changes, 0 breaking" in same.out
+
+
+def test_a_scaffold_fails_until_it_is_filled(samebits: Any, tmp_path: Path) -> None:
+    made = samebits("contract", "scaffold", "my_kernel", "--prefix", "MK", "--folder", str(tmp_path))
+    assert made.code == 0 and (tmp_path / "my_kernel" / "contract.yaml").is_file()
+    assert samebits("contract", "validate", str(tmp_path / "my_kernel")).code == 1
+    again = samebits("contract", "scaffold", "my_kernel", "--prefix", "MK", "--folder", str(tmp_path))
+    assert again.code == 2 and again.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("form", "word"), [("text", "softmax"), ("mermaid", "graph"), ("dot", "digraph"), ("json", "{")]
+)
+def test_the_graph_in_every_form(samebits: Any, form: str, word: str) -> None:
+    ran = samebits("contract", "graph", "--format", form)
+    assert ran.code == 0 and word in ran.out and "attention" in ran.out
+
+
+def test_the_graph_as_a_page(samebits: Any, tmp_path: Path) -> None:
+    ran = samebits("contract", "graph", "--format", "html", "--output", str(tmp_path / "graph.html"))
+    page = (tmp_path / "graph.html").read_text()
+    assert ran.code == 0 and "<svg" in page and "attention" in page and not list(tmp_path.glob("*.new"))
+
+
+def test_a_mistake_is_one_line(samebits: Any, tmp_path: Path) -> None:
+    for arguments, words in (
+        (("contract", "prove", "nothing"), "no contract is called 'nothing'"),
+        (("contract", "prove", "softmax", "--level", "9"), "allowed: levels 1 to 4"),
+        (("contract", "status", "--rooms", str(tmp_path)), "has no room"),
+        (("contract", "collect", str(tmp_path / "none")), "is no folder"),
+        (("contract", "diff", "git:HEAD", "git:HEAD"), "both sides are revisions"),
+    ):
+        ran = samebits(*arguments)
+        assert ran.code == 2 and words in ran.err and ran.err.count("\n") == 1, ran.err
+
+
+def test_an_audit_lists_what_waits(samebits: Any, tmp_path: Path) -> None:
+    """Without receipts every obligation is a hole; what has no code is listed and never counted."""
+    ran = samebits("contract", "audit", "--receipts", str(tmp_path), "--json")
+    found = json.loads(ran.out)
+    assert ran.code == 1 and found["holes"] and "DIST-OB1" in found["not_bound_yet"]["distributed"]
+    assert all("not bound" not in each["what"] for each in found["holes"])
