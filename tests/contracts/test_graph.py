@@ -74,7 +74,9 @@ def test_the_level_is_that_of_the_weakest() -> None:
 
     shown = Graph([node("a", 2), node("b", 4, "a"), node("c", None), node("d", 4, "b", "c")])
     assert [shown.effective_level(name) for name in "abcd"] == [2, 2, None, None]
-    assert [shown.nodes[name].verdict for name in "abc"] == ["does not hold", "holds", "could not be judged"]
+    assert [shown.nodes[name].verdict for name in "abc"] == ["could not be judged", "holds", "could not be judged"]
+    # Planted fault: a receipt that says no, however high the level.
+    assert Node(name="x", kind="bound", depends_on=(), level=4, required=3, failed=True).verdict == "does not hold"
 
 
 def test_a_name_stands_once() -> None:

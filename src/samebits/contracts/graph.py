@@ -32,15 +32,18 @@ class Node:
     mutants: int = 0
     proofs: int = 0
     stale: bool = False
+    failed: bool = False
+    """A receipt says that something does not hold."""
     path: Path | None = None
 
     @property
     def verdict(self) -> str:
         if self.kind == "planned":
             return "planned"
-        if self.level is None:
-            return "could not be judged"
-        return "holds" if self.level >= self.required else "does not hold"
+        if self.failed:
+            return "does not hold"
+        # Too little evidence is no failure, and no pass either.
+        return "holds" if self.level is not None and self.level >= self.required else "could not be judged"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,20 +59,24 @@ class Dangling:
         return f"{self.path or self.name}:{self.line}: {self.name} depends on {self.wanted!r}, which is no contract"
 
 
-def node_of(contract: Contract, *, level: int | None = None, stale: bool = False) -> Node:
+def node_of(contract: Contract, *, level: int | None = None, stale: bool = False, failed: bool = False) -> Node:
     """The node of a loaded contract; the level is the ladder's to say."""
     return Node(
         name=contract.contract, kind="bound", depends_on=tuple(contract.depends_on), level=level,
         required=contract.requires_level, obligations=len(contract.obligations), mutants=len(contract.mutants),
-        proofs=len(contract.proofs), stale=stale, path=contract.path,
+        proofs=len(contract.proofs), stale=stale, failed=failed, path=contract.path,
     )  # fmt: skip
 
 
 def graph_of(contracts: Mapping[str, Contract], *, levels: Mapping[str, int | None] | None = None,
-             stale: Iterable[str] = (), planned: Mapping[str, Sequence[str]] | None = None) -> Graph:  # fmt: skip
+             stale: Iterable[str] = (), failed: Iterable[str] = (),
+             planned: Mapping[str, Sequence[str]] | None = None) -> Graph:  # fmt: skip
     """The graph of loaded contracts and of those only planned, unless a file has replaced them."""
-    known, expired = levels or {}, set(stale)
-    nodes = [node_of(each, level=known.get(name), stale=name in expired) for name, each in contracts.items()]
+    known, expired, wrong = levels or {}, set(stale), set(failed)
+    nodes = [
+        node_of(each, level=known.get(name), stale=name in expired, failed=name in wrong)
+        for name, each in contracts.items()
+    ]
     for name, depends_on in (planned or {}).items():
         if name not in contracts:
             path = FOLDER / f"{name}.yaml"

@@ -87,8 +87,9 @@ def _graph(rooms: Path | None, receipts: Path | None) -> Graph:
     contracts = {name: room.contract() for name, room in known.items()}
     levels = effective_levels(found, known, "cpu")
     waiting = {} if rooms is not None else {name: each.depends_on for name, each in planned().items()}
+    failed = {name for name, each in found.items() if any(one.failed for one in each.standings)}
     return graph_of(contracts, levels=levels, stale={name for name, each in found.items() if each.stale},
-                    planned=waiting)  # fmt: skip
+                    failed=failed, planned=waiting)  # fmt: skip
 
 
 def diff(
