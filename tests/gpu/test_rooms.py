@@ -39,7 +39,7 @@ ROOMS = sorted(OPERATORS.rooms())
 
 
 PROMISED = {
-    room: sorted({each.promise for each in OPERATORS.rooms()[room].contract().obligations.values()}) for room in ROOMS
+    room: sorted({each.word for each in OPERATORS.rooms()[room].contract().obligations.values()}) for room in ROOMS
 }
 Findings = list[dict[str, Any]]
 
