@@ -133,6 +133,8 @@ def test_another_machine_is_another_matter() -> None:
     # A GPU's receipt speaks where no GPU is, for that GPU; where there is another one it does not.
     on_gpu = replace(made, backend="triton", environment={"gpu": "H", "torch": "2", "triton": "3"})
     assert expired(on_gpu, replace(same, environment={"gpu": "none", "torch": "9"})) == ""
+    both = replace(on_gpu, backend="cpu, triton")
+    assert expired(both, replace(same, environment={"gpu": "none", "torch": "9"})) == ""
     assert "made with gpu 'H'" in expired(on_gpu, replace(same, environment={"gpu": "B", "torch": "2", "triton": "3"}))
 
 

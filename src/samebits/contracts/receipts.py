@@ -101,9 +101,10 @@ def expired(receipt: Receipt, now: Now) -> str:
         names = {**receipt.dependencies, **now.dependencies}
         changed = [name for name in names if receipt.dependencies.get(name) != now.dependencies.get(name)]
         return f"{', '.join(changed)} has changed since, on which it depends"
-    for backend in receipt.backend.split(", "):
-        if backend == "triton" and now.environment.get("gpu") == "none":
-            continue
+    backends = receipt.backend.split(", ")
+    if "triton" in backends and now.environment.get("gpu") == "none":
+        return ""
+    for backend in backends:
         for key in MACHINE[backend]:
             if receipt.environment.get(key) != now.environment.get(key):
                 return f"made with {key} {receipt.environment.get(key)!r}, here it is {now.environment.get(key)!r}"
