@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from samebits.checker.proving import now, present
-from samebits.checker.targets import import_object
-from samebits.contracts.ladder import Standing, backends_of, effective, level_of, standing
-from samebits.contracts.language import BACKENDS, PROMISES, Contract
-from samebits.contracts.predicates import PREDICATES
+from samebits.contracts.graph import graph_of
+from samebits.contracts.ladder import Standing, backends_of, level_of, standing
+from samebits.contracts.language import BACKENDS
 from samebits.contracts.receipts import Store
 from samebits.contracts.registry import Room
+from samebits.contracts.validating import validate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,8 +56,8 @@ def effective_levels(found: Mapping[str, ContractStanding], rooms: Mapping[str, 
                      backend: str) -> dict[str, int | None]:  # fmt: skip
     """Each contract's level with those of all it depends on."""
     levels = {name: each.levels[backend] for name, each in found.items()}
-    below = {name: rooms[name].contract().depends_on for name in found}
-    return {name: effective(levels, below, name) for name in found}
+    graph = graph_of({name: rooms[name].contract() for name in found}, levels=levels)
+    return {name: graph.effective_level(name) for name in found}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,10 +71,11 @@ class Hole:
 
 def holes(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding]) -> list[Hole]:
     """Work -> equation -> obligation -> test -> binding -> receipt: every edge that leads nowhere."""
-    broken: list[Hole] = []
+    files = {room.contract().path: name for name, room in rooms.items()}
+    unbound = validate(list(files), deep=True, known=rooms)
+    broken = [Hole(contract=files[each.path], identifier=each.id, what=each.message) for each in unbound]
     for name, room in rooms.items():
         contract = room.contract()
-        broken += [Hole(contract=name, identifier=each, what=what) for each, what in _unbound(contract)]
         asked = {contract.subjects[each.subject].equation for each in contract.obligations.values()}
         broken += [
             Hole(contract=name, identifier=each, what="no obligation asks for this equation")
@@ -86,24 +87,3 @@ def holes(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding]) -> l
             elif each.level < contract.requires_level:
                 broken.append(Hole(contract=name, identifier=each.obligation, what=f"{each.backend}: {each.lacks}"))
     return broken
-
-
-def _unbound(contract: Contract) -> list[tuple[str, str]]:
-    """Names in the contract that lead to nothing importable."""
-    named = [
-        *((key, each.reference) for key, each in contract.equations.items()),
-        *((key, each.object) for key, each in contract.subjects.items()),
-        *((key, each.object) for key, each in contract.mutants.items()),
-        *((key, each.object) for key, each in contract.proofs.items()),
-        *((key, each.name) for key, each in contract.obligations.items() if each.name not in (*PROMISES, *PREDICATES)),
-    ]
-    problems = []
-    for identifier, importable in named:
-        try:
-            found = import_object(importable)
-        except ValueError as error:
-            problems.append((identifier, str(error)))
-            continue
-        if not callable(found):
-            problems.append((identifier, f"{importable!r} is {type(found).__name__}; a function is needed"))
-    return problems

@@ -5,7 +5,7 @@ evidence is "could not be judged", never a pass."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from samebits.contracts.language import Contract
@@ -115,18 +115,3 @@ def level_of(standings: Sequence[Standing], backend: str) -> int | None:
 def _about(backend: str, wanted: str) -> bool:
     """What compares the CPU with a GPU is evidence about the GPU."""
     return backend == wanted or (wanted != "cpu" and wanted in backend.split(", "))
-
-
-def effective(levels: Mapping[str, int | None], depends_on: Mapping[str, Sequence[str]], name: str) -> int | None:
-    """A contract's level and those of all it depends on: the least."""
-    seen, waiting = set[str](), [name]
-    least = levels[name]
-    while waiting:
-        current = waiting.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        level = levels.get(current)
-        least = None if least is None or level is None else min(least, level)
-        waiting += depends_on.get(current, ())
-    return least
