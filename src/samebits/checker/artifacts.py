@@ -89,6 +89,7 @@ def artifact_proof(room: str) -> Proof:
     digest = digest_of(found)
     if not witness and digest != recorded:
         witness = f"{room}: digest {digest[:12]}, recorded {str(recorded)[:12]}; the compiler or a kernel has changed"
+    # The record says how many there are: one that is missing, or one too many, gives another digest.
     count = sum(map(len, found.values()))
     planted = twins(found)
     return Proof(
