@@ -33,12 +33,15 @@ def drawn(domain: Domain, formats: Sequence[str], rows: float, seed: int) -> lis
     cases: dict[Case, None] = {}
     total = 0
 
-    # Each recipe in each format once at least, at the largest shape: what is promised to be tried is tried.
+    # Each recipe in each format at the largest shape, and with as many rows at the smallest: what is promised to be
+    # tried is tried, and a row of zeros alone is among it.
     largest = tuple(max(sizes) for sizes in domain.draw.axes())
+    narrowest = (largest[0], *(min(sizes) for sizes in domain.draw.axes()[1:]))
     for number, recipe in enumerate(domain.draw.recipes):
         for place, format in enumerate(formats):
-            cases[Case(largest, recipe, format, seed + number * len(formats) + place)] = None
-            total += largest[0]
+            for shape in dict.fromkeys((largest, narrowest)):
+                cases[Case(shape, recipe, format, seed + number * len(formats) + place)] = None
+                total += shape[0]
 
     @hypothesis.seed(seed)
     @hypothesis.settings(

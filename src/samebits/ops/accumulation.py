@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from samebits.ops.arguments import choose_backend
+from samebits.ops.embedding import embedding, embedding_gradient_
 from samebits.ops.logprob import check_rows
 from samebits.ops.matmul import linear, matmul, matmul_accumulate_
+from samebits.ops.registering import call
 from samebits.ops.rmsnorm import rmsnorm, rmsnorm_statistic, rmsnorm_weight_gradient_
 
 
@@ -25,6 +27,12 @@ def linear_into(x: Tensor, weight: Tensor, sums: Tensor, *, backend: str | None 
 def rmsnorm_into(x: Tensor, weight: Tensor, sums: Tensor, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
     """`rmsnorm`, with the weight's gradient added to sums (H) float32 in the backward pass."""
     y: Tensor = _RMSNorm.apply(x, weight, sums, eps, choose_backend("rmsnorm_into", x, backend))  # type: ignore[no-untyped-call]
+    return y
+
+
+def embedding_into(ids: Tensor, weight: Tensor, sums: Tensor, *, backend: str | None = None) -> Tensor:
+    """`embedding`, with the table's gradient added to sums (V, H) float32 in the backward pass."""
+    y: Tensor = _Embedding.apply(ids, weight, sums, choose_backend("embedding_into", weight, backend))  # type: ignore[no-untyped-call]
     return y
 
 
@@ -72,15 +80,29 @@ class _RMSNorm(torch.autograd.Function):
         rmsnorm_weight_gradient_(ctx.sums, dy, x, statistic, backend=ctx.backend)
         width = x.shape[-1]
         rows = (dy.reshape(-1, width), x.reshape(-1, width))
-        dx = torch.ops.samebits.rmsnorm_dx(*rows, weight, statistic.reshape(-1), None, ctx.backend)
+        dx = call("rmsnorm_dx", *rows, weight, statistic.reshape(-1), None, ctx.backend)
         return dx.reshape(x.shape), None, None, None, None
+
+
+class _Embedding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, sums: Tensor, backend: str) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.sums, ctx.backend = sums, backend
+        return embedding(ids, weight, backend=backend)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (ids,) = ctx.saved_tensors
+        embedding_gradient_(ctx.sums, ids, dy, backend=ctx.backend)
+        return None, None, None, None
 
 
 class _Logprob(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, sums: Tensor, backend: str) -> Tensor:
         hidden_MK, ids_M, _ = check_rows("selected_logprob_into", hidden, weight, "ids", ids, backend)
-        logprob_M, lse_M = torch.ops.samebits.selected_logprob(hidden_MK, weight, ids_M, IGNORED, backend)
+        logprob_M, lse_M = call("selected_logprob", hidden_MK, weight, ids_M, IGNORED, backend)
         ctx.save_for_backward(hidden, weight, ids_M, lse_M)
         ctx.sums, ctx.backend = sums, backend
         return logprob_M.reshape(ids.shape)  # type: ignore[no-any-return]

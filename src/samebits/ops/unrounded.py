@@ -7,11 +7,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from samebits.ops.registering import call
+
 
 def unrounded(a_MK: Tensor, b_KN: Tensor, backend: str) -> Tensor:
     """a b in float32, one chain over K an output from +0; float64 stays itself."""
     if a_MK.dtype in (torch.float32, torch.float64):
-        whole: Tensor = torch.ops.samebits.gemm(a_MK, b_KN, None, backend)
+        whole: Tensor = call("gemm", a_MK, b_KN, None, backend)
         return whole
     shape = (a_MK.shape[0], b_KN.shape[1])
     if backend == "triton" and 0 not in (*shape, a_MK.shape[1]):

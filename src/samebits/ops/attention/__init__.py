@@ -18,7 +18,7 @@ from samebits.ops.attention.cache import Cache, DenseCache, PagedCache
 from samebits.ops.attention.forms import Rule, Sequences
 from samebits.ops.attention.layout import Numbers, Spread, dense, flat, packed, padded
 from samebits.ops.backends import kernel_module
-from samebits.ops.registering import register
+from samebits.ops.registering import call, register
 
 __all__ = ["DenseCache", "PagedCache", "attention"]
 
@@ -56,8 +56,8 @@ def attention(
         _check_heads(q, k, v)
         keys = _keys(q, k, queries, cu_seqlens, cu_seqlens_k, lengths, padding)
         k_THD, v_THD, pages, page_size = flat(k), flat(v), None, 0
-    out_THD, lse2_TH = torch.ops.samebits.attention(
-        flat(q), k_THD, v_THD, queries.start, queries.length, keys.start, keys.length, pages, page_size,
+    out_THD, lse2_TH = call(
+        "attention", flat(q), k_THD, v_THD, queries.start, queries.length, keys.start, keys.length, pages, page_size,
         queries.longest, keys.longest, rule.causal, rule.window, rule.scale, rule.softcap, backend,
     )  # fmt: skip
     out = out_THD.reshape(q.shape)
@@ -222,7 +222,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 
 def _backward(ctx: Any, dout: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    dq, dk, dv = torch.ops.samebits.attention_gradients(dout, *ctx.saved_tensors, *ctx.rest)
+    dq, dk, dv = call("attention_gradients", dout, *ctx.saved_tensors, *ctx.rest)
     return (dq, dk, dv, *[None] * 13)
 
 

@@ -218,7 +218,7 @@ def gradient_of_k_turned(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Ten
 def no_group_sum(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Breaks accuracy of gradients: only the first query head of a group reaches its key head."""
     group = q.shape[2] // k.shape[2]
-    first = (torch.arange(q.shape[2]) % group == 0)[:, None]
+    first = (torch.arange(q.shape[2], device=q.device) % group == 0)[:, None]
     k, v = (torch.where(first, wide, wide.detach()) for wide in (x.repeat_interleave(group, 2) for x in (k, v)))
     return _plain(q, k, v, **options)
 

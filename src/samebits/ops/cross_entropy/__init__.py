@@ -16,7 +16,7 @@ from torch import Tensor
 from samebits.ops.cross_entropy.reference import factor_of, total_and_mean
 from samebits.ops.logprob import check_rows, check_vocabulary, forward, statistic_dtype
 from samebits.ops.logprob.gradients import Selection
-from samebits.ops.registering import register
+from samebits.ops.registering import call, register
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -71,8 +71,14 @@ def _rows_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]
 
 def _rows_backward(ctx: Any, dloss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     wants_hidden, wants_weight = ctx.needs_input_grad[:2]
-    dhidden, dweight = torch.ops.samebits.selected_logprob_gradients(
-        -dloss, *ctx.saved_tensors, ctx.ignore_index, wants_hidden, wants_weight, ctx.backend
+    dhidden, dweight = call(
+        "selected_logprob_gradients",
+        -dloss,
+        *ctx.saved_tensors,
+        ctx.ignore_index,
+        wants_hidden,
+        wants_weight,
+        ctx.backend,
     )
     return dhidden if wants_hidden else None, dweight if wants_weight else None, None, None, None
 
@@ -129,8 +135,14 @@ def _reduced_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 
 def _reduced_backward(ctx: Any, dloss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    dhidden, dweight = torch.ops.samebits.cross_entropy_gradients(
-        dloss, *ctx.saved_tensors, ctx.ignore_index, ctx.wants_hidden, ctx.wants_weight, ctx.backend
+    dhidden, dweight = call(
+        "cross_entropy_gradients",
+        dloss,
+        *ctx.saved_tensors,
+        ctx.ignore_index,
+        ctx.wants_hidden,
+        ctx.wants_weight,
+        ctx.backend,
     )
     wanted = (dhidden if ctx.wants_hidden else None, dweight if ctx.wants_weight else None)
     return *wanted, None, None, None, None, None, None, None

@@ -8,16 +8,16 @@ above multiplies them once, before they are rounded: gradient = round(upstream *
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from samebits.ops.logprob.reference import logprob64
+from samebits.ops.registering import call
 
 
 def total_and_mean(loss_M: Tensor, factor: Tensor, backend: str) -> Tensor:
     """The chain over rows, times the factor. Ignored rows hold +0, which changes no sum that began at +0."""
     ones = loss_M.new_ones(1, loss_M.shape[0])
-    total: Tensor = torch.ops.samebits.gemm(ones, loss_M[:, None], None, backend)
+    total: Tensor = call("gemm", ones, loss_M[:, None], None, backend)
     return total.reshape(()) * factor
 
 

@@ -15,7 +15,7 @@ from samebits.ops.arguments import check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
 from samebits.ops.distill_loss.reference import STATISTICS
 from samebits.ops.matmul import matmul
-from samebits.ops.registering import register
+from samebits.ops.registering import call, register
 
 REDUCTIONS = ("mean", "sum", "none")
 TARGET_DTYPES = (torch.int64, torch.int32)
@@ -39,8 +39,8 @@ def distill_loss(
     _check_numbers(temperature, alpha, reduction, denominator, targets)
     width = student_logits.shape[-1]
     targets_M = None if targets is None else targets.reshape(-1).long()
-    losses, _ = torch.ops.samebits.distill_loss(
-        student_logits.reshape(-1, width), teacher_logits.detach().reshape(-1, width), targets_M,
+    losses, _ = call(
+        "distill_loss", student_logits.reshape(-1, width), teacher_logits.detach().reshape(-1, width), targets_M,
         float(temperature), float(alpha), ignore_index, backend,
     )  # fmt: skip
     if reduction == "none":
@@ -49,7 +49,7 @@ def distill_loss(
     total = matmul(losses.new_ones(1, losses.shape[0]), losses[:, None], backend=backend)[0, 0]
     if reduction == "sum":
         return total
-    share = torch.ops.samebits.distill_loss_share(losses.detach(), targets_M, ignore_index, denominator)
+    share = call("distill_loss_share", losses.detach(), targets_M, ignore_index, denominator)
     return total * share  # type: ignore[no-any-return]
 
 
@@ -187,7 +187,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     student, teacher, targets, statistics = ctx.saved_tensors
-    dstudent = torch.ops.samebits.distill_loss_dstudent(upstream, student, teacher, targets, statistics, *ctx.numbers)
+    dstudent = call("distill_loss_dstudent", upstream, student, teacher, targets, statistics, *ctx.numbers)
     return dstudent, None, None, None, None, None, None
 
 

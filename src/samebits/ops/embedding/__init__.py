@@ -13,7 +13,7 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_accumulator, check_dimensions, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
-from samebits.ops.registering import register
+from samebits.ops.registering import call, register
 
 # The number of no row: what an operator is given where no row is exempt from the gradient.
 NONE = -1
@@ -29,7 +29,7 @@ def embedding(ids: Tensor, weight: Tensor, padding_idx: int | None = None, *, ba
     _check_ids("embedding", ids, "weight", weight)
     padding = _padding("embedding", padding_idx, weight.shape[0])
     flat = ids.dim() == 1
-    y_MH: Tensor = torch.ops.samebits.embedding(ids if flat else ids.reshape(-1), weight, padding, backend)
+    y_MH: Tensor = call("embedding", ids if flat else ids.reshape(-1), weight, padding, backend)
     return y_MH if flat else y_MH.reshape(*ids.shape, weight.shape[1])
 
 
@@ -134,7 +134,7 @@ def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int, str], output: Te
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, None, None]:
     (ids,) = ctx.saved_tensors
-    return None, torch.ops.samebits.embedding_dweight(dy, ids, ctx.vocabulary, ctx.padding, ctx.backend), None, None
+    return None, call("embedding_dweight", dy, ids, ctx.vocabulary, ctx.padding, ctx.backend), None, None
 
 
 register(

@@ -8,12 +8,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
-from samebits.ops.registering import contiguous_like, register
+from samebits.ops.registering import call, contiguous_like, register
 
 APPROXIMATIONS = ("none", "tanh")
 
@@ -24,7 +23,7 @@ def gelu(x: Tensor, approximate: str = "none", *, backend: str | None = None) ->
     check_tensors("gelu", backend, {"x": x})
     if approximate not in APPROXIMATIONS:
         raise ValueError(f"gelu: approximate is {approximate!r}; allowed: {', '.join(APPROXIMATIONS)}")
-    y: Tensor = torch.ops.samebits.gelu(x, approximate == "tanh", backend)
+    y: Tensor = call("gelu", x, approximate == "tanh", backend)
     return y
 
 
@@ -60,7 +59,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     (x,) = ctx.saved_tensors
-    return torch.ops.samebits.gelu_backward(dy, x, ctx.by_tanh, ctx.backend), None, None
+    return call("gelu_backward", dy, x, ctx.by_tanh, ctx.backend), None, None
 
 
 register(

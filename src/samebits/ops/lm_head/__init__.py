@@ -5,6 +5,7 @@ resumed from the head's by `tied_weight_gradient_`. Losses that need no logits a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from samebits.ops.arguments import check_dimensions, check_equal, check_tensors, choose_backend, short
 from samebits.ops.embedding import embedding_gradient_
 from samebits.ops.matmul import matmul_accumulate_
-from samebits.ops.registering import register
+from samebits.ops.registering import call, register
 from samebits.ops.unrounded import unrounded
 
 
@@ -25,7 +26,7 @@ def lm_head(hidden: Tensor, weight: Tensor, *, backend: str | None = None) -> Te
     if hidden.dim() < 1:
         raise ValueError("lm_head: hidden has shape (); allowed: at least 1 dimension")
     check_equal("lm_head", "the last axis of hidden", hidden.shape[-1], "the last axis of weight", weight.shape[1])
-    logits: Tensor = torch.ops.samebits.lm_head(_rows(hidden), weight, backend)
+    logits: Tensor = call("lm_head", _rows(hidden), weight, backend)
     return logits.reshape(*hidden.shape[:-1], weight.shape[0])
 
 
@@ -71,7 +72,7 @@ def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str], output: Tensor)
 def _backward(ctx: Any, dlogits_MV: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
     hidden_MK, weight_VK = ctx.saved_tensors
     needs_hidden, needs_weight = ctx.needs_input_grad[:2]
-    gemm, rounded_MV = torch.ops.samebits.gemm, dlogits_MV.to(ctx.dtype)
+    gemm, rounded_MV = partial(call, "gemm"), dlogits_MV.to(ctx.dtype)
     dhidden_MK = gemm(rounded_MV, weight_VK, None, ctx.backend) if needs_hidden else None
     dweight_VK = gemm(rounded_MV.T, hidden_MK, None, ctx.backend) if needs_weight else None
     return dhidden_MK, dweight_VK, None

@@ -21,7 +21,7 @@ from samebits.ops.arguments import (
     short,
 )
 from samebits.ops.logprob.gradients import Selection, kernel
-from samebits.ops.registering import register
+from samebits.ops.registering import call, register
 
 
 def selected_logprob(
@@ -31,7 +31,7 @@ def selected_logprob(
 
     A row whose logits hold a NaN or +inf, or nothing but -inf, gives NaN."""
     hidden_MK, ids_M, backend = check_rows("selected_logprob", hidden, weight, "ids", ids, backend)
-    logprob_M, _ = torch.ops.samebits.selected_logprob(hidden_MK, weight, ids_M, ignore_index, backend)
+    logprob_M, _ = call("selected_logprob", hidden_MK, weight, ids_M, ignore_index, backend)
     return logprob_M.reshape(ids.shape)  # type: ignore[no-any-return]
 
 
@@ -55,7 +55,7 @@ def selected_logprob_weight_gradient_(
     inputs = {"dlogprob": dlogprob, "hidden": hidden, "weight": weight}
     check_accumulator(name, accumulator, tuple(weight.shape), inputs)
     with torch.no_grad():
-        _, lse_M = torch.ops.samebits.selected_logprob(hidden_MK, weight, ids_M, ignore_index, backend)
+        _, lse_M = call("selected_logprob", hidden_MK, weight, ids_M, ignore_index, backend)
         torch.ops.samebits.selected_logprob_gradients_(
             accumulator, dlogprob.reshape(-1), hidden_MK, weight, ids_M, lse_M, ignore_index, False, backend
         )
@@ -171,8 +171,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _backward(ctx: Any, dlogprob: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     wants_hidden, wants_weight = ctx.needs_input_grad[:2]
-    dhidden, dweight = torch.ops.samebits.selected_logprob_gradients(
-        dlogprob, *ctx.saved_tensors, ctx.ignore_index, wants_hidden, wants_weight, ctx.backend
+    dhidden, dweight = call(
+        "selected_logprob_gradients",
+        dlogprob,
+        *ctx.saved_tensors,
+        ctx.ignore_index,
+        wants_hidden,
+        wants_weight,
+        ctx.backend,
     )
     return dhidden if wants_hidden else None, dweight if wants_weight else None, None, None, None
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from samebits.ops.backends import kernel_module
 from samebits.ops.logprob.reference import BLOCK
+from samebits.ops.registering import call
 from samebits.ops.unrounded import unrounded
 
 # Memory and speed only: bytes of one chunk of dz.
@@ -76,7 +77,7 @@ class Selection:
             elif wants_weight and upstream is not None:
                 torch.mul(unrounded(dz_MC.T, weighted_MK, self.backend), upstream, out=dweight_VK[columns])
             elif wants_weight:
-                dweight_VK[columns] = torch.ops.samebits.gemm(dz_MC.T, weighted_MK, None, self.backend)
+                dweight_VK[columns] = call("gemm", dz_MC.T, weighted_MK, None, self.backend)
         return (sum_MK if upstream is None else sum_MK * upstream).to(self.hidden.dtype), dweight_VK
 
     def _gradients64(self, dlogprob_M: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_accumulator, check_dimensions, check_equal, check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
-from samebits.ops.registering import register
+from samebits.ops.registering import call, register
 
 
 def matmul(a: Tensor, b: Tensor, *, backend: str | None = None) -> Tensor:
@@ -23,7 +23,7 @@ def matmul(a: Tensor, b: Tensor, *, backend: str | None = None) -> Tensor:
     check_dimensions("matmul", "b", b, 2)
     a_MK = _rows("matmul", "a", a)
     check_equal("matmul", "the last axis of a", a_MK.shape[1], "the first axis of b", b.shape[0])
-    y_MN: Tensor = torch.ops.samebits.gemm(a_MK, b, None, backend)
+    y_MN: Tensor = call("gemm", a_MK, b, None, backend)
     return y_MN if a.dim() == 2 else y_MN.reshape(*a.shape[:-1], b.shape[1])
 
 
@@ -37,7 +37,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: st
     if bias is not None:
         check_dimensions("linear", "bias", bias, 1)
         check_equal("linear", "the length of bias", bias.shape[0], "the first axis of weight", weight.shape[0])
-    y_MN: Tensor = torch.ops.samebits.gemm(x_MK, weight.T, bias, backend)
+    y_MN: Tensor = call("gemm", x_MK, weight.T, bias, backend)
     return y_MN if x.dim() == 2 else y_MN.reshape(*x.shape[:-1], weight.shape[0])
 
 
@@ -96,7 +96,7 @@ def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, str], 
 def _backward(ctx: Any, dy_MN: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
     a_MK, b_KN = ctx.saved_tensors
     needs_a, needs_b, needs_bias = ctx.needs_input_grad[:3]
-    gemm = torch.ops.samebits.gemm
+    gemm = partial(call, "gemm")
     da_MK = gemm(dy_MN, b_KN.T, None, ctx.backend) if needs_a else None
     # dW of linear arrives here transposed; computing it as (dy^T x)^T keeps weights' memory order in its gradient.
     db_KN = gemm(dy_MN.T, a_MK, None, ctx.backend).T if needs_b else None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_accumulator, check_dimensions, check_equal, check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
-from samebits.ops.registering import contiguous_like, register
+from samebits.ops.registering import call, contiguous_like, register
 
 
 def rmsnorm(
@@ -24,16 +24,16 @@ def rmsnorm(
     With `residual`: the norm of h and h itself, h = round(x + residual)."""
     x_MH, residual_MH, backend = _check(x, weight, eps, residual, backend)
     if residual_MH is None:
-        y, _ = torch.ops.samebits.rmsnorm(x_MH, weight, eps, backend)
+        y, _ = call("rmsnorm", x_MH, weight, eps, backend)
         return y.reshape(x.shape)  # type: ignore[no-any-return]
-    y, _, hidden = torch.ops.samebits.rmsnorm_residual(x_MH, weight, residual_MH, eps, backend)
+    y, _, hidden = call("rmsnorm_residual", x_MH, weight, residual_MH, eps, backend)
     return y.reshape(x.shape), hidden.reshape(x.shape)
 
 
 def rmsnorm_statistic(x: Tensor, weight: Tensor, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
     """1 / sqrt(mean(x^2) + eps) of every row in float32, as `rmsnorm` uses it. Not differentiable."""
     x_MH, _, backend = _check(x, weight, eps, None, backend)
-    _, rstd_M = torch.ops.samebits.rmsnorm(x_MH.detach(), weight.detach(), eps, backend)
+    _, rstd_M = call("rmsnorm", x_MH.detach(), weight.detach(), eps, backend)
     return rstd_M.reshape(x.shape[:-1])  # type: ignore[no-any-return]
 
 
@@ -148,7 +148,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _gradients(ctx: Any, dy: Tensor, dhidden: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The gradients of hidden and of the weight."""
     hidden, weight, rstd = ctx.saved_tensors
-    dx = torch.ops.samebits.rmsnorm_dx(dy, hidden, weight, rstd, dhidden, ctx.backend)
+    dx = call("rmsnorm_dx", dy, hidden, weight, rstd, dhidden, ctx.backend)
     if not ctx.needs_input_grad[1]:
         return dx, None
     accumulator = torch.zeros(weight.shape, dtype=rstd.dtype, device=weight.device)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
-from samebits.ops.registering import contiguous_like, register
+from samebits.ops.registering import call, contiguous_like, register
 from samebits.ops.rope.scaling import RopeScaling, attention_factor, frequencies
 
 __all__ = ["LAYOUTS", "RopeScaling", "rope"]
@@ -38,8 +38,8 @@ def rope(
     _check(x, positions, theta, layout)
     heads, size = x.shape[-2:]
     positions_M = positions.expand(x.shape[:-2]).reshape(-1).long()
-    y: Tensor = torch.ops.samebits.rope(
-        x.reshape(-1, heads, size), positions_M, theta, "" if scaling is None else scaling.text,
+    y: Tensor = call(
+        "rope", x.reshape(-1, heads, size), positions_M, theta, "" if scaling is None else scaling.text,
         layout == "interleaved", False, backend,
     )  # fmt: skip
     return y.reshape(x.shape)
@@ -111,7 +111,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     (positions,), (*angles, opposite, backend) = ctx.saved_tensors, ctx.plain
-    dx = torch.ops.samebits.rope(dy, positions, *angles, not opposite, backend)
+    dx = call("rope", dy, positions, *angles, not opposite, backend)
     return dx, *[None] * 6
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_dimensions, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
-from samebits.ops.registering import register
+from samebits.ops.registering import call, register
 
 # Below this a temperature is a misprint for 0: scores would leave the range of float32.
 LEAST_TEMPERATURE = 2.0**-20
@@ -52,7 +52,7 @@ def sample(
     )
     # The operator's integers are signed.
     signed_seed = seed - 2**64 if seed >= 2**63 else seed
-    tokens: Tensor = torch.ops.samebits.sample(logits.detach(), *given, signed_seed, backend)
+    tokens: Tensor = call("sample", logits.detach(), *given, signed_seed, backend)
     return tokens
 
 

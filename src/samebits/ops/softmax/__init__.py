@@ -13,7 +13,7 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
-from samebits.ops.registering import register
+from samebits.ops.registering import call, register
 
 
 def softmax(x: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, backend: str | None = None) -> Tensor:
@@ -40,10 +40,10 @@ def _over_axis(
         raise ValueError(f"{operator}: axis {dim} of x with shape {tuple(x.shape)} is empty; allowed: at least 1")
     if x.dim() == 2 and dim in (-1, 1):
         # Rows already: without views, and without their gradients, a small call takes half the time.
-        rows: Tensor = torch.ops.samebits.softmax(x, dtype, logarithm, backend)
+        rows: Tensor = call("softmax", x, dtype, logarithm, backend)
         return rows
     moved = x.movedim(dim, -1)
-    y_MH = torch.ops.samebits.softmax(moved.reshape(-1, moved.shape[-1]), dtype, logarithm, backend)
+    y_MH = call("softmax", moved.reshape(-1, moved.shape[-1]), dtype, logarithm, backend)
     y: Tensor = y_MH.reshape(moved.shape).movedim(-1, dim)
     return y
 
@@ -81,7 +81,7 @@ def _setup_context(ctx: Any, inputs: tuple[Tensor, torch.dtype, bool, str], outp
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
     (y,) = ctx.saved_tensors
-    return torch.ops.samebits.softmax_dx(dy, y, ctx.dtype, ctx.logarithm, ctx.backend), None, None, None
+    return call("softmax_dx", dy, y, ctx.dtype, ctx.logarithm, ctx.backend), None, None, None
 
 
 register(

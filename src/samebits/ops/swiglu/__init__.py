@@ -8,12 +8,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
-from samebits.ops.registering import contiguous_like, register
+from samebits.ops.registering import call, contiguous_like, register
 
 
 def swiglu(gate: Tensor, up: Tensor, *, backend: str | None = None) -> Tensor:
@@ -22,7 +21,7 @@ def swiglu(gate: Tensor, up: Tensor, *, backend: str | None = None) -> Tensor:
     check_tensors("swiglu", backend, {"gate": gate, "up": up})
     if gate.shape != up.shape:
         raise ValueError(f"swiglu: up has shape {tuple(up.shape)}, gate has {tuple(gate.shape)}; they must agree")
-    y: Tensor = torch.ops.samebits.swiglu(gate, up, backend)
+    y: Tensor = call("swiglu", gate, up, backend)
     return y
 
 
@@ -57,7 +56,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    dgate, dup = torch.ops.samebits.swiglu_backward(dy, *ctx.saved_tensors, ctx.backend)
+    dgate, dup = call("swiglu_backward", dy, *ctx.saved_tensors, ctx.backend)
     return dgate, dup, None
 
 
