@@ -1,0 +1,102 @@
+"""What shape a decoder has, and its translation from and to the config.json that Hugging Face's models carry.
+
+Knows no weights. A setting that the forward pass would not honour is refused, never ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from samebits.ops.rope import RopeScaling
+
+FAMILIES: Final = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+# The most that a config may ask for: beyond it lies a mistake or an attack, and memory would be taken before it shows.
+LIMITS: Final = {"vocabulary": 2**22, "hidden": 2**17, "layers": 4096, "heads": 4096, "key_heads": 4096,
+                 "head_size": 256, "intermediate": 2**19, "max_positions": 2**24}  # fmt: skip
+# What a published config says about settings that this forward pass has in one form only.
+FIXED: Final[dict[str, tuple[Any, ...]]] = {
+    "hidden_act": ("silu",), "attention_bias": (False, None), "mlp_bias": (False, None),
+    "attention_dropout": (0, None), "use_sliding_window": (False, None), "pretraining_tp": (1, None),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The shape of a decoder: embedding, layers of attention and SwiGLU with RMSNorm before each, head."""
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    key_heads: int
+    head_size: int
+    intermediate: int
+    max_positions: int
+    tied: bool = True
+    """Whether the output head is the embedding."""
+    norms_of_heads: bool = False
+    """Qwen3: queries and keys are normed head by head before they turn."""
+    eps: float = 1e-5
+    theta: float = 10000.0
+    scaling: RopeScaling | None = None
+    bos: int | None = None
+    eos: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, most in LIMITS.items():
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= most:
+                raise ValueError(f"config: {name} is {value!r}; allowed: a whole number, 1 to {most}")
+        if self.heads % self.key_heads:
+            raise ValueError(f"config: heads is {self.heads}, key_heads is {self.key_heads}; allowed: a multiple of it")
+        if self.head_size % 8:
+            raise ValueError(f"config: head_size is {self.head_size}; allowed: a multiple of 8")
+        if not 0.0 <= self.eps < 1.0:
+            raise ValueError(f"config: eps is {self.eps}; allowed: 0 to 1, 1 left out")
+        for token in (*self.eos, *(() if self.bos is None else (self.bos,))):
+            if type(token) is not int or not 0 <= token < self.vocabulary:
+                raise ValueError(f"config: a special token is {token!r}; allowed: 0 to {self.vocabulary - 1}")
+
+    @classmethod
+    def from_huggingface(cls, values: Mapping[str, Any]) -> Config:
+        """The config.json of a Llama or Qwen3 model."""
+        family = values.get("model_type")
+        if family not in FAMILIES:
+            raise ValueError(f"config.json: model_type is {family!r}; allowed: {', '.join(FAMILIES)}")
+        for name, allowed in FIXED.items():
+            if values.get(name, allowed[0]) not in allowed:
+                raise ValueError(f"config.json: {name} is {values[name]!r}; allowed: {allowed[0]!r}")
+        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
+            if type(values.get(name)) is not int or values[name] < 1:
+                raise ValueError(f"config.json: {name} is {values.get(name)!r}; allowed: a whole number, at least 1")
+        heads = values["num_attention_heads"]
+        rope = values.get("rope_parameters") or values.get("rope_scaling")
+        theta = values.get("rope_theta") or (rope or {}).get("rope_theta") or 10000.0
+        eos = values.get("eos_token_id")
+        return cls(
+            vocabulary=values["vocab_size"], hidden=values["hidden_size"], layers=values["num_hidden_layers"],
+            heads=heads, key_heads=values.get("num_key_value_heads") or heads,
+            head_size=values.get("head_dim") or values["hidden_size"] // heads,
+            intermediate=values["intermediate_size"], max_positions=values.get("max_position_embeddings", 2048),
+            tied=bool(values.get("tie_word_embeddings", False)), norms_of_heads=family == "qwen3",
+            eps=float(values.get("rms_norm_eps", 1e-6)), theta=float(theta), scaling=RopeScaling.from_config(rope),
+            bos=values.get("bos_token_id"), eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
+        )  # fmt: skip
+
+    def to_huggingface(self) -> dict[str, Any]:
+        """What `from_huggingface` reads, and transformers too."""
+        family = "qwen3" if self.norms_of_heads else "llama"
+        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.theta}
+        if self.scaling is not None:
+            rope |= {name: value for name, value in asdict(self.scaling).items() if name not in ("kind", "text")}
+            rope["rope_type"] = self.scaling.kind
+        eos: Any = list(self.eos) if len(self.eos) > 1 else next(iter(self.eos), None)
+        return {
+            "architectures": [FAMILIES[family]], "model_type": family, "vocab_size": self.vocabulary,
+            "hidden_size": self.hidden, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+            "num_key_value_heads": self.key_heads, "head_dim": self.head_size, "intermediate_size": self.intermediate,
+            "max_position_embeddings": self.max_positions, "tie_word_embeddings": self.tied, "rms_norm_eps": self.eps,
+            "rope_theta": self.theta, "rope_parameters": rope, "hidden_act": "silu", "attention_bias": False,
+            "bos_token_id": self.bos, "eos_token_id": eos,
+        }  # fmt: skip

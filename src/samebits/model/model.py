@@ -1,0 +1,146 @@
+"""The one forward pass: training, scoring, prefill in chunks and decoding are one function of packed tokens.
+
+With `sums`, weight gradients go on in them over micro-batches (the chain of a global batch, however it is cut); without
+them nothing is kept for a backward pass. Knows neither a loss, an optimizer nor a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits import ops
+from samebits.model.batch import Batch
+from samebits.model.config import Config
+from samebits.model.weights import EMBEDDING, FINAL_NORM, HEAD, initial, prefix, shapes
+from samebits.ops.accumulation import embedding_into, linear_into, rmsnorm_into, selected_logprob_into
+from samebits.ops.attention.cache import Cache
+
+# Where a tied head's gradient goes until it is joined with the embedding's: two chains, each of its own.
+TIED_HEAD = "tied lm_head.weight"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operators:
+    """What the forward pass is made of. Another set, stock torch's or a faulty one, can stand in for the comparison."""
+
+    embedding: Callable[..., Tensor] = ops.embedding
+    rmsnorm: Callable[..., Any] = ops.rmsnorm
+    linear: Callable[..., Tensor] = ops.linear
+    rope: Callable[..., Tensor] = ops.rope
+    attention: Callable[..., Any] = ops.attention
+    swiglu: Callable[..., Tensor] = ops.swiglu
+    lm_head: Callable[..., Tensor] = ops.lm_head
+    logprob: Callable[..., Tensor] = ops.selected_logprob
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """A config and its weights. `sums`, where gradients are wanted: a float32 sum for each weight."""
+
+    config: Config
+    weights: dict[str, Tensor]
+    sums: dict[str, Tensor] | None = None
+    operators: Operators = Operators()
+
+    def __post_init__(self) -> None:
+        wanted = shapes(self.config)
+        for name in (*wanted, *self.weights):
+            found = tuple(self.weights[name].shape) if name in self.weights else None
+            if found != wanted.get(name):
+                raise ValueError(f"model: {name} has shape {found}, the config says {wanted.get(name)}")
+
+    @classmethod
+    def new(cls, config: Config, seed: int) -> Model:
+        """Weights before the first step."""
+        return cls(config=config, weights=initial(config, seed))
+
+    @property
+    def device(self) -> torch.device:
+        return self.weights[EMBEDDING].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weights[EMBEDDING].dtype
+
+    def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
+        moved = {name: weight.to(device=device, dtype=dtype) for name, weight in self.weights.items()}
+        return replace(self, weights=moved, sums=None)
+
+    def with_sums(self) -> Model:
+        """The same weights, to be differentiated, with sums of zero."""
+        tied = {TIED_HEAD: self.weights[EMBEDDING]} if self.config.tied else {}
+        sums = {name: torch.zeros_like(w, dtype=torch.float32) for name, w in (self.weights | tied).items()}
+        wanted = {name: weight.detach().requires_grad_() for name, weight in self.weights.items()}
+        return replace(self, weights=wanted, sums=sums)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The float32 gradient of each weight: its sum; of a tied one the embedding's sum plus the head's."""
+        if self.sums is None:
+            raise ValueError("model: there are no sums; allowed: of a model made by with_sums()")
+        found = dict(self.sums)
+        if self.config.tied:
+            found[EMBEDDING] = found[EMBEDDING] + found.pop(TIED_HEAD)
+        return found
+
+    def hidden(self, batch: Batch, caches: Sequence[Cache] | None = None) -> Tensor:
+        """(T, hidden) after the last norm. `caches`, one a layer, hold the tokens before and are added to."""
+        options: dict[str, Any] = {"cu_seqlens": batch.edges}
+        x = self._embedding(batch.ids)
+        for layer in range(self.config.layers):
+            if caches is not None:
+                options["cache"] = caches[layer]
+            x = self._layer(prefix(layer), x, batch.positions, options)
+        return self._norm(x, FINAL_NORM)
+
+    def logprobs(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """float32 (T): of token ids[t] after hidden[t]; 0 where an id is -100."""
+        weight, sums = self._head()
+        if sums is None:
+            return self.operators.logprob(hidden, weight, ids)
+        return selected_logprob_into(hidden, weight, ids, sums)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 (T, vocabulary). Not differentiated into the sums: losses take `logprobs`."""
+        return self.operators.lm_head(hidden, self._head()[0])
+
+    def _layer(self, at: str, x: Tensor, positions: Tensor, options: dict[str, Any]) -> Tensor:
+        attended = self._attention(at, self._norm(x, f"{at}input_layernorm.weight"), positions, options)
+        x = x + self._linear(attended, f"{at}self_attn.o_proj.weight")
+        normed = self._norm(x, f"{at}post_attention_layernorm.weight")
+        gate, up = (self._linear(normed, f"{at}mlp.{name}_proj.weight") for name in ("gate", "up"))
+        return x + self._linear(self.operators.swiglu(gate, up), f"{at}mlp.down_proj.weight")
+
+    def _attention(self, at: str, x: Tensor, positions: Tensor, options: dict[str, Any]) -> Tensor:
+        config = self.config
+        q, k, v = (
+            self._linear(x, f"{at}self_attn.{name}_proj.weight").reshape(len(x), -1, config.head_size) for name in "qkv"
+        )
+        if config.norms_of_heads:
+            q, k = self._norm(q, f"{at}self_attn.q_norm.weight"), self._norm(k, f"{at}self_attn.k_norm.weight")
+        q, k = (self.operators.rope(each, positions, config.theta, scaling=config.scaling) for each in (q, k))
+        attended: Tensor = self.operators.attention(q, k, v, **options)
+        return attended.reshape(len(x), -1)
+
+    def _head(self) -> tuple[Tensor, Tensor | None]:
+        name, place = (EMBEDDING, TIED_HEAD) if self.config.tied else (HEAD, HEAD)
+        return self.weights[name], None if self.sums is None else self.sums[place]
+
+    def _embedding(self, ids: Tensor) -> Tensor:
+        if self.sums is None:
+            return self.operators.embedding(ids, self.weights[EMBEDDING])
+        return embedding_into(ids, self.weights[EMBEDDING], self.sums[EMBEDDING])
+
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        if self.sums is None:
+            return self.operators.linear(x, self.weights[name])
+        return linear_into(x, self.weights[name], self.sums[name])
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        if self.sums is None:
+            normed: Tensor = self.operators.rmsnorm(x, self.weights[name], self.config.eps)
+            return normed
+        return rmsnorm_into(x, self.weights[name], self.sums[name], self.config.eps)
