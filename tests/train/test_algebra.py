@@ -100,7 +100,7 @@ GOOD = V28
 @pytest.mark.parametrize(
     ("obligation", "plan", "words"),
     [
-        (1, replace(GOOD, max_steps=38_350), "1 epochs reach 38349 steps, max_steps is 38350; allowed: at least 2"),
+        (1, replace(GOOD, max_steps=38_350), "38,349 steps an epoch, 38,350 asked, 2 epochs needed"),
         (2, replace(GOOD, warmup=38_349), "warmup is 38349, the run makes 38349 steps; allowed: less than its steps"),
         (3, replace(GOOD, warmup=3_835), "warmup is 3835 of 38349 steps; allowed: at most a tenth, 3834"),
         (4, replace(GOOD, warmup=38_349), "the rate ends at 0.0003 on its way up to 0.0003"),

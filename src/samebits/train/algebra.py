@@ -22,6 +22,10 @@ class Architecture:
     intermediate: int
     tied: bool = True
     """Whether the output head is the embedding."""
+    head_size: int | None = None
+    """None: hidden over heads."""
+    norms_of_heads: bool = False
+    """Whether queries and keys are normed head by head."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,10 +103,13 @@ def learning_rate(step: int, *, peak: float, warmup: int, steps: int, floor_rati
 
 
 def parameters(architecture: Architecture) -> int:
-    """CFG-EQ9: embedding, two norms and seven matrices a layer, the last norm, and the head where it is not tied."""
+    """CFG-EQ9: embedding, two norms and seven matrices a layer, the last norm, and the head where it is not tied.
+
+    Where queries and keys are normed, two norms of a head more."""
     a = architecture
-    key_width = a.key_heads * a.hidden // a.heads
-    layer = 2 * a.hidden + 2 * a.hidden**2 + 2 * a.hidden * key_width + 3 * a.hidden * a.intermediate
+    size = a.head_size or a.hidden // a.heads
+    layer = 2 * a.hidden + 2 * a.hidden * size * (a.heads + a.key_heads) + 3 * a.hidden * a.intermediate
+    layer += 2 * size if a.norms_of_heads else 0
     embedding = a.vocabulary * a.hidden
     return embedding + a.layers * layer + a.hidden + (0 if a.tied else embedding)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any, Final
 
@@ -70,16 +70,16 @@ def check(plan: Plan, *, rate: Rate = learning_rate) -> list[Refusal]:
 
 def _architecture(a: Architecture) -> list[Refusal]:
     """CFG-OB11."""
-    sizes = {field.name: getattr(a, field.name) for field in fields(Architecture) if field.name != "tied"}
+    sizes = {name: value for name, value in asdict(a).items() if type(value) is int}
     if small := [f"{name} is {value}" for name, value in sizes.items() if value < 1]:
         return [Refusal("CFG-OB11", f"{small[0]}; allowed: at least 1")]
     refusals = []
-    if a.hidden % a.heads:
+    if a.head_size is None and a.hidden % a.heads:
         refusals.append(
             Refusal("CFG-OB11", f"hidden is {a.hidden}, heads is {a.heads}; allowed: heads that divide hidden")
         )
-    elif a.hidden // a.heads % 2:
-        refusals.append(Refusal("CFG-OB11", f"head size is {a.hidden // a.heads}; allowed: an even number"))
+    elif (size := a.head_size or a.hidden // a.heads) % 2:
+        refusals.append(Refusal("CFG-OB11", f"head size is {size}; allowed: an even number"))
     if a.heads % a.key_heads:
         message = f"heads is {a.heads}, key_heads is {a.key_heads}; allowed: key_heads that divide heads"
         refusals.append(Refusal("CFG-OB11", message))
@@ -104,8 +104,8 @@ def _steps(plan: Plan, run: Run) -> list[Refusal]:
     refusals = []
     if plan.max_steps is not None and run.reach < plan.max_steps:
         needed = least_epochs(plan.max_steps, run.per_epoch)
-        message = f"{plan.epochs} epochs reach {run.reach} steps, max_steps is {plan.max_steps}"
-        refusals.append(Refusal("CFG-OB1", f"{message}; allowed: at least {needed} epochs"))
+        message = f"{run.per_epoch:,} steps an epoch, {plan.max_steps:,} asked, {needed:,} epochs needed"
+        refusals.append(Refusal("CFG-OB1", f"{message}; epochs is {plan.epochs}, which reaches {run.reach:,}"))
     if plan.warmup >= run.steps:
         message = f"warmup is {plan.warmup}, the run makes {run.steps} steps; allowed: less than its steps"
         refusals.append(Refusal("CFG-OB2", message))
