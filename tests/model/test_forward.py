@@ -62,6 +62,14 @@ def test_a_sequence_alone_and_packed_is_the_same(shape: str) -> None:
     assert all(torch.equal(bits(one), bits(other)) for one, other in zip(alone(model), packed, strict=True))
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_weights_end_to_end_change_nothing(shape: str) -> None:
+    model = Model.new(SHAPES[shape], 1)
+    joined = model.for_inference()
+    assert set(joined.weights) == set(model.weights) and len(joined.joined) == 2 * model.config.layers
+    assert all(torch.equal(bits(one), bits(other)) for one, other in zip(alone(model), alone(joined), strict=True))
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_changes_nothing(side: str) -> None:
     model, longest = Model.new(LLAMA, 1), max(LENGTHS)
