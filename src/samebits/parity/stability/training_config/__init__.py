@@ -51,7 +51,7 @@ def _row(
     for refusal in [*judge(plan), *check_counted(plan, int(named["updates"]))]:
         found[_number(refusal.obligation)] = 1.0
         if refusal.obligation == "CFG-OB1":
-            found[OBLIGATIONS] = float(re.findall(r"at least ([0-9]+) epochs", refusal.message)[0])
+            found[OBLIGATIONS] = float(re.findall(r"([0-9,]+) epochs needed", refusal.message)[0].replace(",", ""))
     return found
 
 
