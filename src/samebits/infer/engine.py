@@ -1,0 +1,248 @@
+"""The engine: requests come and go, each step is one forward pass over all that are ready, events come out.
+
+A request's tokens and logprobs depend on the request and the weights, on nothing that runs beside it: the forward pass,
+the draw and the cache keep their bits, and this file only decides who is in the batch. Knows no text. One thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.infer.drawing import Drawn, NotFiniteError, draw
+from samebits.infer.pages import LayerCache, PagePool, Tables
+from samebits.infer.request import NO_TOKEN, Completion, Event, Finish, Request
+from samebits.infer.scheduler import Job, Scheduler
+from samebits.model import Batch, Model
+from samebits.ops.attention.cache import PAGE_MULTIPLE
+
+
+class Engine:
+    """A model, the pages of its key-value cache, and the requests that use them."""
+
+    def __init__(self, model: Model, *, pages: int, page_size: int = 16, batch_tokens: int = 256,
+                 batch_requests: int = 64) -> None:  # fmt: skip
+        """`pages` of `page_size` tokens each; at most so many tokens and requests a step. None of it decides bits."""
+        for name, value in (("pages", pages), ("batch_requests", batch_requests)):
+            if value < 1:
+                raise ValueError(f"engine: {name} is {value}; allowed: at least 1")
+        if page_size < 1 or page_size % PAGE_MULTIPLE:
+            raise ValueError(f"engine: page_size is {page_size}; allowed: a multiple of {PAGE_MULTIPLE}")
+        if batch_tokens < batch_requests:
+            raise ValueError(
+                f"engine: batch_tokens is {batch_tokens}, batch_requests {batch_requests}; allowed: at least as many"
+            )
+        self.model = replace(model, sums=None)
+        config = model.config
+        self._limit = min(config.max_positions, pages * page_size)
+        self._pool = PagePool(pages)
+        self._scheduler = Scheduler(self._pool, page_size, batch_tokens, batch_requests)
+        sizes = (pages, page_size, config.key_heads, config.head_size)
+        self._caches = [LayerCache(*sizes, dtype=model.dtype, device=model.device) for _ in range(config.layers)]
+        self._jobs: dict[int, Job] = {}
+        self._unsent: list[Event] = []
+        self._weights_seen = self._weights_written()
+        self._tickets = self._steps = self._tokens = self._computed = self._cancellations = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether a step would do and tell nothing."""
+        return not self._jobs and not self._unsent
+
+    def statistics(self) -> dict[str, int]:
+        """Requests and pages now; all else since the beginning. `pages_free` counts those kept for their contents."""
+        scheduler, pool = self._scheduler, self._pool
+        return {
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "pages_free": pool.available,
+            "pages_used": pool.count - pool.available,
+            "pages_kept": pool.kept,
+            "prefix_hits": scheduler.prefix_hits,
+            "prefix_tokens": scheduler.prefix_tokens,
+            "preemptions": scheduler.preemptions,
+            "cancellations": self._cancellations,
+            "requests": self._tickets,
+            "tokens": self._tokens,
+            "computed_tokens": self._computed,
+            "steps": self._steps,
+        }
+
+    def problems(self) -> list[str]:
+        """What does not add up in the accounting of pages: nothing, unless the engine is wrong."""
+        return self._pool.problems(job.table for job in self._jobs.values())
+
+    def check(self, request: Request) -> None:
+        """Refuse what can never run; `submit` does."""
+        vocabulary = self.model.config.vocabulary
+        for place, token in enumerate(request.prompt):
+            if type(token) is not int or not 0 <= token < vocabulary:
+                raise ValueError(f"engine: token {place} of the prompt is {token!r}; allowed: 0 to {vocabulary - 1}")
+        longest = len(request.prompt) + request.max_tokens
+        if longest > self._limit:
+            raise ValueError(
+                f"engine: a prompt of {len(request.prompt)} tokens and max_tokens {request.max_tokens} make {longest};"
+                f" allowed: {self._limit}, the lesser of the model's positions and the room of all pages"
+            )
+
+    def submit(self, request: Request) -> int:
+        """The ticket by which its events are known. Nothing is computed yet."""
+        self.check(request)
+        ticket = self._tickets
+        self._tickets += 1
+        self._jobs[ticket] = job = Job(ticket=ticket, request=request, number=request.key, tokens=list(request.prompt))
+        self._scheduler.waiting.append(job)
+        return ticket
+
+    def cancel(self, ticket: int) -> None:
+        """Give back its pages now; the next step tells its end. A request that has ended is left as it is."""
+        if not 0 <= ticket < self._tickets:
+            raise ValueError(f"engine: ticket is {ticket}; allowed: one of the {self._tickets} that were given")
+        if ticket in self._jobs:
+            job = self._jobs[ticket]
+            index = len(job.logprobs)
+            self._cancellations += 1
+            self._unsent.append(
+                Event(
+                    ticket, NO_TOKEN, float("nan"), index, finished="cancelled", completion=self._end(job, "cancelled")
+                )
+            )
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """The answers to some requests, in their order. None is begun if one of them cannot run."""
+        if not self.idle:
+            raise ValueError(f"engine: {len(self._jobs)} requests are under way; allowed: generate when idle")
+        for request in requests:
+            self.check(request)
+        tickets = [self.submit(request) for request in requests]
+        found: dict[int, Completion] = {}
+        while not self.idle:
+            found |= {event.ticket: event.completion for event in self.step() if event.completion is not None}
+        return [found[ticket] for ticket in tickets]
+
+    def use(self, model: Model) -> None:
+        """Go on with other weights of the same shape. What was computed with the old ones is forgotten."""
+        if self._scheduler.running:
+            raise ValueError(
+                f"engine: {len(self._scheduler.running)} requests run; allowed: other weights when none does"
+            )
+        old = self.model
+        if (model.config, model.dtype, model.device) != (old.config, old.dtype, old.device):
+            raise ValueError(
+                f"engine: the new model is {model.dtype} on {model.device}, the old {old.dtype} on {old.device};"
+                " allowed: the same, and the same config"
+            )
+        self.model = replace(model, sums=None)
+        self._weights_seen = self._weights_written()
+        self._pool.forget()
+
+    def step(self) -> list[Event]:
+        """One forward pass over a mixed batch: chunks of prompts, and one token of every answer. A step that fails
+        leaves every request as it was, to be tried again."""
+        self._notice_new_weights()
+        planned = self._scheduler.plan()
+        events = []
+        if planned:
+            with torch.no_grad():
+                events = self._pass(planned)
+        events, self._unsent = self._unsent + events, []
+        return events
+
+    def _pass(self, planned: list[tuple[Job, int]]) -> list[Event]:
+        hidden = self._hidden(planned)
+        scores = self._prompt_scores(planned, hidden)
+        rows, drawing, end = [], [], 0
+        for job, count in planned:
+            end += count
+            if count == job.pending:
+                rows.append(end - 1)
+                drawing.append(job)
+        drawn = self._drawn(drawing, hidden if len(rows) == end else hidden[rows]) if drawing else []
+        # Nothing is written down before everything is known.
+        for (job, count), scored in zip(planned, scores, strict=True):
+            self._scheduler.commit(job, count)
+            job.prompt_logprobs.extend(scored)
+        self._steps += 1
+        self._computed += end
+        return [self._told(job, one) for job, one in zip(drawing, drawn, strict=True)]
+
+    def _hidden(self, planned: list[tuple[Job, int]]) -> Tensor:
+        device, jobs, counts = self.model.device, [job for job, _ in planned], [count for _, count in planned]
+        held = [job.computed for job in jobs]
+        tables = Tables.of([job.table for job in jobs], held, counts, self._scheduler.page_size, device)
+        for cache in self._caches:
+            cache.at(tables)
+        ids = [token for job, count in planned for token in job.tokens[job.computed : job.computed + count]]
+        positions = [place for first, count in zip(held, counts, strict=True) for place in range(first, first + count)]
+        batch = Batch(
+            ids=torch.tensor(ids).to(device), positions=torch.tensor(positions).to(device), lengths=tuple(counts)
+        )
+        return self.model.hidden(batch, self._caches)
+
+    def _prompt_scores(self, planned: list[tuple[Job, int]], hidden: Tensor) -> list[list[float]]:
+        """For each job the logprobs of the prompt's tokens that come after those just computed, if they are wanted."""
+        rows: list[int] = []
+        targets: list[int] = []
+        wanted, start = [], 0
+        for job, count in planned:
+            prompt, first = job.request.prompt, max(job.computed, len(job.prompt_logprobs))
+            places = range(first, min(job.computed + count, len(prompt) - 1)) if job.request.score_prompt else range(0)
+            rows.extend(start + place - job.computed for place in places)
+            targets.extend(prompt[place + 1] for place in places)
+            wanted.append(len(places))
+            start += count
+        if not rows:
+            return [[] for _ in planned]
+        scored = iter(self.model.logprobs(hidden[rows], torch.tensor(targets).to(hidden.device)).tolist())
+        return [[next(scored) for _ in range(count)] for count in wanted]
+
+    def _drawn(self, jobs: list[Job], hidden: Tensor) -> list[Drawn]:
+        try:
+            return draw(self.model, hidden, jobs)
+        except NotFiniteError as error:
+            places = [f"{jobs[row].ticket} at position {len(jobs[row].tokens)}" for row in error.rows]
+            for row in error.rows:
+                self.cancel(jobs[row].ticket)
+            raise ArithmeticError(
+                f"engine: logits are not finite for request {', '.join(places)}; cancelled, the others go on"
+            ) from error
+
+    def _told(self, job: Job, drawn: Drawn) -> Event:
+        """A token is the job's, and the event that says so."""
+        job.tokens.append(drawn.token)
+        job.logprobs.append(drawn.logprob)
+        self._tokens += 1
+        index, request = len(job.logprobs) - 1, job.request
+        stops, full = drawn.token in request.stop, index + 1 == request.max_tokens
+        finished: Finish | None = "stop" if stops else "length" if full else None
+        first = tuple(job.prompt_logprobs) if request.score_prompt and index == 0 else None
+        ended: dict[str, Any] = {} if finished is None else {"completion": self._end(job, finished)}
+        return Event(job.ticket, drawn.token, drawn.logprob, index, drawn.top, finished, first, **ended)
+
+    def _end(self, job: Job, finished: Finish) -> Completion:
+        self._scheduler.remove(job)
+        del self._jobs[job.ticket]
+        return Completion(
+            tokens=tuple(job.tokens[len(job.request.prompt) :]),
+            logprobs=tuple(job.logprobs),
+            prompt_logprobs=tuple(job.prompt_logprobs) if job.request.score_prompt else None,
+            finished=finished,
+            cached_tokens=job.cached_tokens or 0,
+        )
+
+    def _weights_written(self) -> int:
+        """Grows whenever an optimizer writes into a weight."""
+        return sum(weight._version for weight in self.model.weights.values())
+
+    def _notice_new_weights(self) -> None:
+        """Keys made by weights that are gone must not be shared, nor half of an answer be theirs."""
+        if self._weights_written() == self._weights_seen:
+            return
+        running = len(self._scheduler.running)
+        if running:
+            raise ValueError(f"engine: the weights changed while {running} requests run; allowed: when none does")
+        self._weights_seen = self._weights_written()
+        self._pool.forget()
