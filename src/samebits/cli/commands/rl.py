@@ -1,0 +1,130 @@
+"""`samebits rl`: GRPO whose trainer sees what its engine sampled, to the last bit, and the same loop on stock torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
+from samebits.records.report import EXIT_CODES, Verdict
+
+if TYPE_CHECKING:
+    from samebits.parity.rl import BatchRecord, Loop
+
+SCHEMA = "samebits.rl/1"
+NAMES = {False: "samebits", True: "stock torch"}
+# As many batches as are averaged at the start and at the end, to say whether the reward rose.
+AVERAGED = 5
+MOST_STEPS = 10**6
+
+
+def rl(
+    steps: Annotated[int, typer.Option(help="Batches: one sampling, then the updates on it.")] = 30,
+    seed: Annotated[int, typer.Option(help="Of weights, questions and sampling.")] = 0,
+    task: Annotated[str, typer.Option(help="addition or sorting, over bytes.")] = "addition",
+    model: Annotated[str, typer.Option(help="The shape: tiny, small, 50m, ...; its weights are random.")] = "tiny",
+    prompts: Annotated[int, typer.Option(help="Questions in a batch.")] = 8,
+    group: Annotated[int, typer.Option(help="Completions of each question.")] = 16,
+    updates: Annotated[int, typer.Option(help="Optimizer steps on each batch.")] = 1,
+    micro: Annotated[int, typer.Option(help="Completions in one forward of the trainer. Changes no bit.")] = 32,
+    learning_rate: Annotated[float, typer.Option(help="Of AdamW.")] = 3e-3,
+    clip: Annotated[float, typer.Option(help="How far from 1 a ratio still counts.")] = 0.2,
+    kl: Annotated[float, typer.Option(help="Weight of the divergence from the first policy.")] = 0.0,
+    stock: Annotated[
+        bool | None, typer.Option("--stock/--no-stock", help="Stock torch alone, or samebits alone. Default: both.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a random model on questions with checkable answers, and compare engine and trainer before every update.
+
+    Holds if on every batch's first update no token's logprob differs, each importance ratio is 1 and KL is 0, exactly.
+    With both, stock torch is a control and not judged.
+
+    Example: [bold]samebits rl --steps 10[/bold]"""
+    # Loaded here: the loop imports every operator, which other commands need not wait for.
+    from samebits.parity.rl import Loop, Settings, byte_config
+
+    if not 1 <= steps <= MOST_STEPS:
+        raise ValueError(f"rl: steps is {steps}; allowed: 1 to {MOST_STEPS}")
+    wanted = (False, True) if stock is None else (stock,)
+    config = byte_config(model)
+    loops = {
+        each: Loop(
+            Settings(
+                seed=seed, task=task, prompts=prompts, group=group, updates=updates, micro=micro,
+                learning_rate=learning_rate, clip=clip, reference_weight=kl, stock=each,
+            ),
+            config,
+        )
+        for each in wanted
+    }  # fmt: skip
+    records: dict[bool, list[BatchRecord]] = {each: [] for each in wanted}
+    with progress("sampling") as tell:
+        for batch in range(1, steps + 1):
+            for each, loop in loops.items():
+                tell(f"batch {batch} of {steps}, {NAMES[each]}")
+                records[each].append(loop.step())
+    holds = all(record.first.exact for record in records[wanted[0]])
+    verdict = Verdict.HOLDS if holds else Verdict.DOES_NOT_HOLD
+    if as_json:
+        print_json(_document(loops, records, verdict))
+    else:
+        _print(loops, records, verdict)
+    raise typer.Exit(EXIT_CODES[verdict])
+
+
+def _print(loops: dict[bool, Loop], records: dict[bool, list[BatchRecord]], verdict: Verdict) -> None:
+    console = output()
+    console.print(_table(records))
+    console.print()
+    for each, found in records.items():
+        console.print(Text(f"{NAMES[each]}: {_summary(found)}"))
+        console.print(Text(f"  weights {loops[each].digest()}", style="dim"))
+        first = next((record for record in found if not record.first.exact), None)
+        if first is not None:
+            console.print(Text(f"  first in batch {first.batch}: {first.first}", style="dim"))
+    judged = NAMES[next(iter(records))]
+    console.print(Text(f"on-policy to the last bit, {judged}: {verdict}", style=VERDICT_STYLES[str(verdict)]))
+
+
+def _summary(found: list[BatchRecord]) -> str:
+    tokens, wrong = sum(each.first.tokens for each in found), sum(each.first.mismatched for each in found)
+    count = min(AVERAGED, len(found))
+    start, end = (sum(each.reward for each in part) / count for part in (found[:count], found[-count:]))
+    rewards = f"mean reward of {count} batches {start:.4f} at the start, {end:.4f} at the end"
+    return f"{wrong} of {tokens} tokens differ between engine and trainer; {rewards}"
+
+
+def _table(records: dict[bool, list[BatchRecord]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    table.add_column("batch", justify="right")
+    for each in records:
+        for name in (f"{NAMES[each]}: reward", "tokens that differ", "ratio", "KL"):
+            table.add_column(name, justify="right", no_wrap=True)
+    for rows in zip(*records.values(), strict=True):
+        table.add_row(str(rows[0].batch), *(cell for row in rows for cell in _cells(row)))
+    return table
+
+
+def _cells(record: BatchRecord) -> tuple[Text, ...]:
+    first = record.first
+    style = "green" if first.exact else "red"
+    one = first.least_ratio == first.most_ratio
+    ratio = f"{first.least_ratio:.9g}" if one else f"{first.least_ratio:.9g} to {first.most_ratio:.9g}"
+    cells = (f"{first.mismatched} of {first.tokens}", ratio, f"{first.divergence:.3g}")
+    return (Text(f"{record.reward:.4f}"), *(Text(cell, style=style) for cell in cells))
+
+
+def _document(loops: dict[bool, Loop], records: dict[bool, list[BatchRecord]], verdict: Verdict) -> dict[str, Any]:
+    runs = {
+        NAMES[each]: {
+            "weights_sha256": loops[each].digest(),
+            "settings": loops[each].settings.as_dict(),
+            "batches": [record.as_dict() for record in found],
+        }
+        for each, found in records.items()
+    }
+    return {"schema": SCHEMA, "verdict": str(verdict), "judged": NAMES[next(iter(records))], "runs": runs}

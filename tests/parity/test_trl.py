@@ -1,0 +1,62 @@
+"""TRL's GRPO trainer, unmodified: by its own figures sampler and trainer agree exactly under invariant mode."""
+
+from __future__ import annotations
+
+import importlib.util
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samebits.invariant import invariant_mode
+from samebits.invariant.transformers import register
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "trl_grpo.py"
+# What TRL runs that nobody vouches for. None of it makes a logprob: seeds and shuffles of the data, the sum of one
+# reward function's rewards, and the gradient's norm that is logged.
+NOT_VOUCHED_FOR = {
+    "aten.random_.default", "aten.randperm.generator", "aten.randperm.default", "aten.nansum.default",
+    "aten._foreach_norm.Scalar",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def example() -> Any:
+    specification = importlib.util.spec_from_file_location("trl_grpo", EXAMPLE)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    register()
+    return module
+
+
+def test_under_the_mode_sampler_and_trainer_agree_exactly(example: Any) -> None:
+    mode = invariant_mode(strict=False)
+    logged = example.train(2, mode, "samebits")
+    assert len(logged) == 2
+    for each in logged:
+        assert (each[example.DIFFERENCE], each[example.LEAST], each[example.MOST]) == (0.0, 1.0, 1.0)
+    assert logged[0]["kl"] == 0.0 and logged[1]["kl"] > 0.0
+    assert set(mode.unvouched) <= NOT_VOUCHED_FOR and mode.routed["aten.mm.default"] > 0
+
+
+def test_without_the_mode_they_differ(example: Any) -> None:
+    """The negative control: the same weights, the same tokens to the last digit shown, other bits."""
+    logged = example.train(2, nullcontext(), "sdpa")
+    assert all(each[example.DIFFERENCE] > 0.0 for each in logged)
+    assert any(each[example.LEAST] < 1.0 < each[example.MOST] for each in logged)
+
+
+def test_a_sampler_that_is_off_is_noticed(example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: under the mode, but one number of what the sampler's head sees is off by 2^-12."""
+    right = example.CachedSampler._logprobs
+
+    def off(self: Any, hidden: Any, tokens: Any) -> Any:
+        hidden = hidden.clone()
+        hidden[:, 0] *= 1.0 + 2.0**-12
+        return right(self, hidden, tokens)
+
+    monkeypatch.setattr(example.CachedSampler, "_logprobs", off)
+    logged = example.train(1, invariant_mode(strict=False), "samebits")
+    assert logged[0][example.DIFFERENCE] > 0.0
