@@ -1,0 +1,142 @@
+"""The process that serves: one socket, one asyncio loop, one engine thread, and an orderly end.
+
+The first SIGTERM or SIGINT lets running answers end within their grace and refuses new ones with 503; a second ends at
+once. Clients that neither speak nor read are hung up on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from samebits.infer.server.app import Service, application
+from samebits.infer.server.limits import Limits
+
+# After the last answer: how long responses may take to leave, to clients that read slowly.
+FLUSH_SECONDS: Final = 5
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes any that is free."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"serve: {host}:{port} cannot be listened on: {error}") from error
+
+
+def serve(service: Service, listening: socket.socket, *, grace: float, ready: Callable[[str], None]) -> None:
+    """Serves until a signal, then returns. `ready` is given the address once requests are taken."""
+    asyncio.run(Server(service, grace, ready).run_on(listening))
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server with an end in two stages."""
+
+    def __init__(self, service: Service, grace: float, ready: Callable[[str], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                application(service), http=_protocol(service.limits), ws="none", lifespan="off", log_level="error",
+                access_log=False, server_header=False, timeout_graceful_shutdown=FLUSH_SECONDS,
+                limit_concurrency=service.limits.connections + 1,
+            )
+        )  # fmt: skip
+        self._service, self._grace, self._ready = service, grace, ready
+        self._ending: asyncio.Task[None] | None = None
+
+    async def run_on(self, listening: socket.socket) -> None:
+        self._home = asyncio.get_running_loop()
+        self._service.loop.start()
+        try:
+            await self.serve(sockets=[listening])
+        finally:
+            await self._service.loop.stop()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        host, port = (sockets or [])[0].getsockname()[:2]
+        self._ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """What a signal does, from any thread."""
+        self._home.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        if self._ending is not None:
+            self.should_exit = self.force_exit = True
+            return
+        self._ending = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        await self._service.drain(self._grace)
+        self.should_exit = True
+
+
+class _Deadline:
+    """Something that happens unless it is cleared in time. What has begun to run is not begun anew."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, seconds: float, action: Callable[[], None]) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(seconds, action)
+
+    def clear(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _protocol(limits: Limits) -> type[H11Protocol]:
+    """HTTP that hangs up on clients who do not say what they want, or do not read what they get, in time."""
+
+    class Impatient(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            self._asking, self._reading = _Deadline(self.loop), _Deadline(self.loop)
+            super().connection_made(transport)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._asking.clear()
+            self._reading.clear()
+            super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._reading.set(limits.send_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._reading.clear()
+            super().resume_writing()
+
+        def timeout_keep_alive_handler(self) -> None:
+            """What is not read of the last response would keep a closed connection open."""
+            super().timeout_keep_alive_handler()
+            self.loop.call_later(limits.send_seconds, self.transport.abort)
+
+        def _watch(self) -> None:
+            """Between requests the base's own timer is at work until the first byte comes."""
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._asking.clear()
+            else:
+                self._asking.set(limits.header_seconds, self._hang_up)
+
+        def _hang_up(self) -> None:
+            if self.cycle is None or self.cycle.response_complete:
+                self.transport.abort()
+
+    return Impatient
