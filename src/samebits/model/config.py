@@ -5,10 +5,11 @@ Knows no weights. A setting that the forward pass would not honour is refused, n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from samebits.ops.rope import RopeScaling
+from samebits.ops.rope.scaling import NEEDED, OPTIONAL
 
 FAMILIES: Final = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 # The most that a config may ask for: beyond it lies a mistake or an attack, and memory would be taken before it shows.
@@ -72,6 +73,7 @@ class Config:
                 raise ValueError(f"config.json: {name} is {values.get(name)!r}; allowed: a whole number, at least 1")
         heads = values["num_attention_heads"]
         rope = values.get("rope_parameters") or values.get("rope_scaling")
+        _check_kinds(values, rope)
         theta = values.get("rope_theta") or (rope or {}).get("rope_theta") or 10000.0
         eos = values.get("eos_token_id")
         return cls(
@@ -89,8 +91,9 @@ class Config:
         family = "qwen3" if self.norms_of_heads else "llama"
         rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.theta}
         if self.scaling is not None:
-            rope |= {name: value for name, value in asdict(self.scaling).items() if name not in ("kind", "text")}
-            rope["rope_type"] = self.scaling.kind
+            kind = self.scaling.kind
+            numbers = {name: getattr(self.scaling, name, None) for name in (*NEEDED[kind], *OPTIONAL[kind])}
+            rope |= {"rope_type": kind, **{name: value for name, value in numbers.items() if value is not None}}
         eos: Any = list(self.eos) if len(self.eos) > 1 else next(iter(self.eos), None)
         return {
             "architectures": [FAMILIES[family]], "model_type": family, "vocab_size": self.vocabulary,
@@ -100,3 +103,20 @@ class Config:
             "rope_theta": self.theta, "rope_parameters": rope, "hidden_act": "silu", "attention_bias": False,
             "bos_token_id": self.bos, "eos_token_id": eos,
         }  # fmt: skip
+
+
+def _check_kinds(values: Mapping[str, Any], rope: Any) -> None:
+    """That what is read without further looks is of the kind it should be."""
+    if not isinstance(rope, Mapping | None):
+        raise ValueError(f"config.json: rope_parameters is a {type(rope).__name__}; allowed: an object")
+    numbers = {"rms_norm_eps": values.get("rms_norm_eps"), "rope_theta": values.get("rope_theta")}
+    numbers |= {f"rope_parameters.{name}": value for name, value in (rope or {}).items() if "type" not in name}
+    for name, value in numbers.items():
+        if not isinstance(value, int | float | None) or (isinstance(value, int) and abs(value) > 2**53):
+            raise ValueError(f"config.json: {name} is {value!r:.60}; allowed: a number")
+    kind = (rope or {}).get("rope_type", (rope or {}).get("type"))
+    if not isinstance(kind, str | None):
+        raise ValueError(f"config.json: rope_type is {kind!r:.60}; allowed: a name")
+    eos = values.get("eos_token_id")
+    if not isinstance(eos, int | list | None) or (isinstance(eos, list) and len(eos) > 64):
+        raise ValueError(f"config.json: eos_token_id is {eos!r:.60}; allowed: a token, or a list of at most 64")
