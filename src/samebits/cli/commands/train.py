@@ -1,0 +1,89 @@
+"""`samebits train`: a run into a folder, refused where its plan is, shown while it goes on, resumed after a kill."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from samebits.cli.commands.plan import Settings, Source, print_assessment
+from samebits.cli.console import Json, output, print_json
+
+if TYPE_CHECKING:
+    from samebits.train.running import Summary
+
+SCHEMA = "samebits.train/1"
+
+
+def train(
+    config: Source,
+    out: Annotated[Path, typer.Option("--out", help="The folder for checkpoints and events.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest whole checkpoint.")] = False,
+    allow_changes: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="A setting that may differ from the checkpoint's.")
+    ] = None,
+    exported: Annotated[
+        Path | None, typer.Option("--export", help="At the end, write the model here in Hugging Face's layout.")
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Train a model. What `samebits plan` refuses is refused here, before a step is spent; a broken contract stops it.
+
+    Example: [bold]samebits train recipes/tiny.yaml --out runs/tiny[/bold], and after an interruption the same with
+    [bold]--resume[/bold]"""
+    # Loaded here: other commands need not wait for it.
+    from samebits.train.configuration import read
+    from samebits.train.display import on_stderr
+    from samebits.train.exporting import export, refuse_if_taken
+    from samebits.train.running import RefusedError, run
+    from samebits.train.watch import BreachError
+
+    if allow_changes and not resume:
+        raise ValueError("train: --allow-changes is about a run that goes on; say --resume as well")
+    if exported is not None:
+        refuse_if_taken(exported)
+    chosen = read(config, settings or [])
+    try:
+        with on_stderr(chosen.monitoring.every) as screen:
+            summary = run(chosen, out, resume=resume, allow_changes=allow_changes or [], screen=screen)
+    except RefusedError as refused:
+        if as_json:
+            print_json({"schema": SCHEMA, "config": str(config), **refused.assessment.as_dict()})
+        else:
+            print_assessment(chosen, refused.assessment)
+        raise typer.Exit(1) from refused
+    except BreachError as breach:
+        _stopped(out, str(breach))
+        raise typer.Exit(1) from breach
+    except KeyboardInterrupt as interrupt:
+        _stopped(out, "interrupted")
+        raise typer.Exit(3) from interrupt
+    if exported is not None:
+        export(chosen, out, exported)
+    if as_json:
+        print_json({"schema": SCHEMA, "config": str(config), **asdict(summary)})
+    else:
+        _print(summary)
+
+
+def _stopped(folder: Path, why: str) -> None:
+    """One line: why, and from where the run can go on."""
+    from samebits.train.checkpoint import committed
+
+    steps = committed(folder) if folder.is_dir() else []
+    kept = f"the last checkpoint is step {steps[-1]}" if steps else "no checkpoint was due yet"
+    print(f"samebits: {why}; {kept}", file=sys.stderr)
+
+
+def _print(summary: Summary) -> None:
+    console = output()
+    for obligation in summary.waived:
+        console.print(f"WAIVED {obligation}", style="bold yellow")
+    began = f", from step {summary.resumed_from}" if summary.resumed_from else ""
+    loss = "-" if summary.loss is None else f"{summary.loss:.4f}"
+    console.print(f"{summary.steps} steps{began}: loss {loss}, {summary.tokens:,} tokens in {summary.seconds:.1f} s")
+    console.print(f"{summary.folder}: {summary.digest}")

@@ -1,0 +1,257 @@
+"""The configuration of a training run: five sections of typed keys, read strictly from YAML, with `key=value` on top.
+
+Knows neither the data nor a device. A key that nothing reads is refused with its line, a value with what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from samebits.contracts.strict_yaml import ContractError, Located, load, parse
+from samebits.contracts.structure import Place, build
+from samebits.model.batch import ALIGNMENT
+from samebits.model.presets import PRESETS
+from samebits.train.checkpoint import LEAST_KEPT
+
+SOURCES: Final = ("stdlib", "text", "jsonl", "parquet")
+DOCUMENTS: Final = ("joined", "apart")
+COLLATIONS: Final = ("packed", "padded")
+DTYPES: Final = ("float32", "bfloat16")
+# What a run may break with open eyes: too few tokens for its weights. All other obligations would break the run itself.
+WAIVABLE: Final = ("CFG-OB6", "CFG-OB7")
+# Where a value came from the command line there is no line of the file to name.
+COMMAND_LINE: Final = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overrides:
+    """Sizes that differ from the preset's."""
+
+    vocabulary: int | None = None
+    hidden: int | None = None
+    layers: int | None = None
+    heads: int | None = None
+    key_heads: int | None = None
+    head_size: int | None = None
+    intermediate: int | None = None
+    max_positions: int | None = None
+    tied: bool | None = None
+    norms_of_heads: bool | None = None
+    eps: float | None = None
+    theta: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSection:
+    """A preset with overrides, or a folder with a model in Hugging Face's layout to start from."""
+
+    preset: str | None = None
+    folder: str | None = None
+    overrides: Overrides = Overrides()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSection:
+    """Where documents come from and how they become sequences."""
+
+    length: int
+    """Targets of a sequence."""
+    source: str = "stdlib"
+    paths: list[str] = field(default_factory=list)
+    """Files and folders; relative to where the command is run."""
+    column: str = "text"
+    """Of JSON lines and Parquet: what holds the document."""
+    tokenizer: str | None = None
+    """A tokenizer.json; left out: bytes."""
+    documents: str = "joined"
+    """joined: end to end, cut into equal sequences. apart: no sequence holds two documents, and many are shorter."""
+    limit: int | None = None
+    """Take so many documents."""
+    sequences: int | None = None
+    """How many there are, for a plan without the data at hand. `train` refuses data that has another number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerSection:
+    """Every number of the optimizer and its schedule."""
+
+    peak_rate: float
+    warmup: int
+    floor_ratio: float
+    beta1: float
+    beta2: float
+    weight_decay: float
+    """Of matrices."""
+    max_norm: float
+    """The gradient is clipped to it as a whole."""
+    norm_decay: float = 0.0
+    """The weight decay of the norms' weights."""
+    eps: float = 1e-8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingSection:
+    """How a global batch is made and cut, and how long the run is."""
+
+    seed: int
+    micro_batch: int
+    accumulation: int
+    epochs: int
+    max_repeats: int
+    """How often the data may be seen."""
+    checkpoint_every: int
+    max_steps: int | None = None
+    lanes: int = 1
+    """Chains of the gradient's sum. Decides bits, which micro_batch does not."""
+    collation: str = "packed"
+    dtype: str = "float32"
+    """In which the forward and backward pass compute; the weights that are updated are float32 always."""
+    device: str = "cpu"
+    keep: int | None = None
+    """How many checkpoints stay."""
+    waive: list[str] = field(default_factory=list)
+
+    @property
+    def batch(self) -> int:
+        """Sequences of one update."""
+        return self.micro_batch * self.accumulation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MonitoringSection:
+    """What is shown. Decides no bit."""
+
+    every: int = 10
+    """Steps from one printed line to the next, where no terminal shows all of them."""
+    peak_flops: float | None = None
+    """Of the device, for the utilisation; left out: measured with the product that the run uses."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Configuration:
+    """A whole run."""
+
+    model: ModelSection
+    data: DataSection
+    optimizer: OptimizerSection
+    training: TrainingSection
+    monitoring: MonitoringSection = MonitoringSection()
+
+
+# Where a batch is cut, where checkpoints fall and what is shown change no bit; nor do paths: the tokens are compared.
+FREE: Final = ("training.micro_batch", "training.accumulation", "training.collation", "training.checkpoint_every",
+               "training.keep", "monitoring.every", "monitoring.peak_flops", "data.sequences", "data.paths",
+               "data.tokenizer")  # fmt: skip
+
+
+def deciding(config: Configuration) -> dict[str, Any]:
+    """Every setting that decides bits, by its path; a global batch counts as a whole."""
+    flat = dict(_flat(asdict(config)))
+    return {key: value for key, value in flat.items() if key not in FREE} | {"training.batch": config.training.batch}
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def read(path: Path, settings: Sequence[str] = ()) -> Configuration:
+    """The configuration in a file, with `key.path=value` settings on top; a ContractError in one line otherwise."""
+    return _configuration(load(path), path, settings)
+
+
+def read_text(text: str, settings: Sequence[str] = (), path: Path = Path("configuration")) -> Configuration:
+    """The same of a text; `path` is only named in errors."""
+    return _configuration(parse(text.encode(), path), path, settings)
+
+
+def _configuration(document: Located, path: Path, settings: Sequence[str]) -> Configuration:
+    for setting in settings:
+        _set(document, setting)
+    try:
+        config = build(Configuration, document, Place(path, 1))
+        for key, message in _faults(config):
+            raise Place(path, _line(document, key), key).fail(message)
+    except ContractError as error:
+        raise ContractError(str(error).replace(f"{path}:{COMMAND_LINE}:", "--set", 1)) from error
+    return config
+
+
+def _set(document: Located, setting: str) -> None:
+    """Puts one `key.path=value` into the document; the value is read as YAML would."""
+    key, equals, text = setting.partition("=")
+    names = key.split(".")
+    if not equals or not all(names):
+        raise ContractError(f"--set {setting}: cannot be read; allowed: key.path=value, like training.seed=1")
+    value = parse(f"value: {text}".encode(), Path(f"--set {key}"))["value"]
+    for name in names[:-1]:
+        document.lines.setdefault(name, COMMAND_LINE)
+        inner = document.setdefault(name, Located())
+        if not isinstance(inner, Located):
+            raise ContractError(f"--set {setting}: {name} is {inner!r}, which holds no keys")
+        document = inner
+    document[names[-1]] = value
+    document.lines[names[-1]] = COMMAND_LINE
+
+
+def _line(document: Located, key: str) -> int:
+    """The line of a key, or of the section where it was left out."""
+    line, inner = 1, document
+    for name in key.split("."):
+        if not isinstance(inner, Located) or name not in inner:
+            break
+        line, inner = inner.lines[name], inner[name]
+    return line
+
+
+def _faults(config: Configuration) -> Iterator[tuple[str, str]]:
+    """(key, what is wrong) for values that no run can have. What is merely unwise is the plan's to refuse."""
+    model, data, training, optimizer = config.model, config.data, config.training, config.optimizer
+    if (model.preset is None) == (model.folder is None):
+        yield "model", "holds both preset and folder or neither; allowed: one of them"
+    if model.preset is not None and model.preset not in PRESETS:
+        yield "model.preset", f"is {model.preset!r}; allowed: {', '.join(PRESETS)}"
+    if model.folder is not None and model.overrides != Overrides():
+        yield "model.overrides", "goes with a preset; a folder says its own sizes"
+    if data.length < 1 or data.length % ALIGNMENT:
+        yield "data.length", f"is {data.length}; allowed: a multiple of {ALIGNMENT}, at which a sum can stop and go on"
+    if (data.source == "stdlib") == bool(data.paths):
+        yield (
+            "data.paths",
+            f"has {len(data.paths)} entries for source {data.source}; allowed: none for stdlib, else some",
+        )
+    for key, value, allowed in (
+        ("data.source", data.source, SOURCES), ("data.documents", data.documents, DOCUMENTS),
+        ("training.collation", training.collation, COLLATIONS), ("training.dtype", training.dtype, DTYPES),
+        *(("training.waive", each, WAIVABLE) for each in training.waive),
+    ):  # fmt: skip
+        if value not in allowed:
+            yield key, f"is {value!r}; allowed: {', '.join(allowed)}"
+    if training.device != "cpu" and training.device.split(":")[0] != "cuda":
+        yield "training.device", f"is {training.device!r}; allowed: cpu, cuda, cuda:N"
+    for key, count in (
+        ("training.micro_batch", training.micro_batch), ("training.accumulation", training.accumulation),
+        ("training.lanes", training.lanes), ("training.checkpoint_every", training.checkpoint_every),
+        ("data.limit", data.limit), ("data.sequences", data.sequences),
+        ("monitoring.every", config.monitoring.every),
+    ):  # fmt: skip
+        if count is not None and count < 1:
+            yield key, f"is {count}; allowed: at least 1"
+    if training.keep is not None and training.keep < LEAST_KEPT:
+        yield "training.keep", f"is {training.keep}; allowed: at least {LEAST_KEPT}"
+    if training.lanes & (training.lanes - 1) or training.batch % training.lanes:
+        divisor = f"a power of two that divides the {training.batch} sequences of an update"
+        yield "training.lanes", f"is {training.lanes}; allowed: {divisor}"
+    if not 0 <= training.seed < 2**32:
+        yield "training.seed", f"is {training.seed}; allowed: 0 to {2**32 - 1}"
+    for key, number in (("optimizer.peak_rate", optimizer.peak_rate), ("optimizer.max_norm", optimizer.max_norm),
+                        ("monitoring.peak_flops", config.monitoring.peak_flops)):  # fmt: skip
+        if number is not None and not number > 0:
+            yield key, f"is {number}; allowed: above 0"
+    if not 0 <= optimizer.floor_ratio <= 1:
+        yield "optimizer.floor_ratio", f"is {optimizer.floor_ratio}; allowed: 0 to 1"

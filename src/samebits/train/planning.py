@@ -1,0 +1,209 @@
+"""From a configuration to a verdict before a step is spent: what the run comes to, what is refused, what to change.
+
+Knows no device but its memory, and no step. The algebra and its obligations are those of `algebra` and `plan`."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from samebits.model.config import Config
+from samebits.model.huggingface import CONFIG, MOST_CONFIG_BYTES, load_folder
+from samebits.model.json_file import read_json
+from samebits.model.model import Model
+from samebits.model.presets import PRESETS
+from samebits.train import algebra
+from samebits.train.algebra import Architecture, Plan, Run
+from samebits.train.configuration import Configuration
+from samebits.train.data import Data, load
+from samebits.train.plan import LEAST_TOKENS_PER_STEP, TOKENS_PER_PARAMETER, Refusal, check
+
+MEMORY: Final = "MEMORY"
+WORDS: Final = "VOCABULARY"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """Bytes that a run takes, estimated from sizes."""
+
+    weights: int
+    """float32, and their roundings where the passes compute in 16 bits."""
+    moments: int
+    gradients: int
+    activations: int
+    """What one micro-batch keeps for its backward pass."""
+    here: int | None
+    """What the device has; None where there is no such device on this machine."""
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.moments + self.gradients + self.activations
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assessment:
+    """A plan, judged."""
+
+    plan: Plan
+    run: Run
+    memory: Memory
+    refusals: tuple[Refusal, ...]
+    changes: tuple[str, ...]
+    """For each refusal what would mend it."""
+    waived: tuple[Refusal, ...]
+    """Broken, and allowed by name in the configuration."""
+
+    @property
+    def allowed(self) -> bool:
+        return not self.refusals
+
+    def as_dict(self) -> dict[str, Any]:
+        said = [{"obligation": each.obligation, "message": each.message, "change": change}
+                for each, change in zip(self.refusals, self.changes, strict=True)]  # fmt: skip
+        peak, reached = self.rates()
+        return {
+            "allowed": self.allowed, "plan": asdict(self.plan), "run": asdict(self.run),
+            "peak_rate": peak, "highest_rate": reached,
+            "memory": asdict(self.memory) | {"total": self.memory.total},
+            "refusals": said, "waived": [asdict(each) for each in self.waived],
+        }  # fmt: skip
+
+    def rates(self) -> tuple[float, float]:
+        """(the peak rate asked for, the highest that an update uses)."""
+        plan, steps = self.plan, self.run.steps
+        if steps < 1 or plan.warmup < 1:
+            return plan.peak_rate, 0.0
+        numbers = {"peak": plan.peak_rate, "warmup": plan.warmup, "steps": steps, "floor_ratio": plan.floor_ratio}
+        return plan.peak_rate, algebra.learning_rate(min(plan.warmup, steps), **numbers)  # type: ignore[arg-type]
+
+
+def shape_of(config: Configuration) -> Config:
+    """The shape of the model that a configuration names."""
+    if config.model.preset is not None:
+        given = {name: value for name, value in asdict(config.model.overrides).items() if value is not None}
+        return replace(PRESETS[config.model.preset], **given)
+    assert config.model.folder is not None
+    values = read_json(Path(config.model.folder) / CONFIG, MOST_CONFIG_BYTES)
+    return Config.from_huggingface(values)
+
+
+def model_of(config: Configuration) -> Model:
+    """The model before the first step: new weights by the seed, or those of a folder."""
+    if config.model.folder is None:
+        return Model.new(shape_of(config), config.training.seed)
+    return load_folder(Path(config.model.folder))
+
+
+def data_of(config: Configuration) -> Data:
+    """The data, which must be what the configuration says of it."""
+    data, declared = load(config.data), config.data.sequences
+    if declared is not None and declared != len(data):
+        raise ValueError(f"data: {len(data)} sequences, data.sequences is {declared}; they must agree")
+    return data
+
+
+def plan_of(config: Configuration, shape: Config, data: Data | None) -> Plan:
+    """The inputs of the algebra. Without data the number of sequences is what the configuration says."""
+    if data is None:
+        assert config.data.sequences is not None
+        sequences, length = config.data.sequences, config.data.length
+    else:
+        # Documents apart are shorter than the longest: tokens are counted by the mean, rounded down.
+        sequences, length = len(data), int(data.targets.sum()) // len(data)
+    training, optimizer = config.training, config.optimizer
+    return Plan(
+        sequences=sequences, micro_batch=training.micro_batch, accumulation=training.accumulation, ranks=1,
+        length=length, epochs=training.epochs, max_steps=training.max_steps, warmup=optimizer.warmup,
+        peak_rate=optimizer.peak_rate, floor_ratio=optimizer.floor_ratio, max_repeats=training.max_repeats,
+        architecture=architecture_of(shape),
+    )  # fmt: skip
+
+
+def architecture_of(shape: Config) -> Architecture:
+    names = Architecture.__dataclass_fields__
+    return Architecture(**{name: getattr(shape, name) for name in names})
+
+
+def assess(config: Configuration, shape: Config, data: Data | None) -> Assessment:
+    """Every obligation, those of the machine too; waived ones are set apart, not forgotten."""
+    plan = plan_of(config, shape, data)
+    found = check(plan)
+    memory = memory_of(config, shape)
+    if memory.here is not None and memory.total > memory.here:
+        message = f"about {memory.total:,} bytes are needed on {config.training.device}, which has {memory.here:,}"
+        found.append(Refusal(MEMORY, message))
+    needed = data.vocabulary if data is not None else 0
+    if needed > shape.vocabulary:
+        found.append(
+            Refusal(WORDS, f"the data has {needed} words, the model {shape.vocabulary}; allowed: at least those")
+        )
+    if config.data.length > shape.max_positions:
+        message = f"data.length is {config.data.length}, the model has {shape.max_positions} positions"
+        found.append(Refusal(WORDS, f"{message}; allowed: no more than those"))
+    refusals = tuple(each for each in found if each.obligation not in config.training.waive)
+    # Without a whole step there is no run to compute: numbers below one are refused before that.
+    counts = (plan.sequences, plan.micro_batch, plan.accumulation, plan.epochs, plan.length)
+    run = Run.of(plan) if min(counts) >= 1 else Run.of(replace(plan, sequences=1, epochs=1, length=1))
+    return Assessment(
+        plan=plan, run=run, memory=memory, refusals=refusals, changes=tuple(_change(plan, each) for each in refusals),
+        waived=tuple(each for each in found if each.obligation in config.training.waive),
+    )  # fmt: skip
+
+
+def memory_of(config: Configuration, shape: Config) -> Memory:
+    """Estimated from sizes: one gradient a level of the lanes' tree, and what each layer keeps of a token."""
+    training, size = config.training, 4 if config.training.dtype == "float32" else 2
+    count = algebra.parameters(architecture_of(shape))
+    head = shape.vocabulary * shape.hidden if shape.tied else 0
+    levels = 1 + int(math.log2(training.lanes))
+    query, key = shape.heads * shape.head_size, shape.key_heads * shape.head_size
+    # Kept by a layer: two inputs of norms and both normed, q, k, v before and after they turn, the attended, the gate's
+    # two inputs and its output.
+    layer = 4 * shape.hidden + 3 * query + 3 * key + 3 * shape.intermediate
+    per_token = shape.layers * layer + 3 * shape.hidden
+    return Memory(
+        weights=4 * count + (size * count if size != 4 else 0), moments=8 * count,
+        gradients=4 * levels * (count + head),
+        activations=size * per_token * config.data.length * min(training.micro_batch, training.batch // training.lanes),
+        here=_memory_here(training.device),
+    )  # fmt: skip
+
+
+def _memory_here(device: str) -> int | None:
+    if device == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return torch.cuda.mem_get_info(device)[1] if torch.cuda.is_available() else None
+
+
+def _change(plan: Plan, refusal: Refusal) -> str:
+    """What would mend a refusal, in the words of the configuration."""
+    kind = refusal.obligation
+    if kind == "CFG-OB8":
+        batch = algebra.batch_sequences(plan.micro_batch, plan.accumulation, plan.ranks)
+        return f"more data, or training.micro_batch x accumulation of at most {plan.sequences} instead of {batch}"
+    if kind in (MEMORY, WORDS):
+        return {MEMORY: "a smaller training.micro_batch, training.lanes or model",
+                WORDS: "model.overrides.vocabulary or max_positions as large as that"}[kind]  # fmt: skip
+    if kind == "CFG-OB11":
+        return "model.overrides: heads, key_heads and head_size that fit"
+    if refusal.message.endswith("allowed: at least 1"):
+        return "a count of at least 1"
+    run = Run.of(plan)
+    if kind == "CFG-OB1":
+        assert plan.max_steps is not None
+        needed = algebra.least_epochs(plan.max_steps, run.per_epoch)
+        return f"training.epochs: {needed}, or training.max_steps: {run.reach}, or more data"
+    if kind in ("CFG-OB2", "CFG-OB3", "CFG-OB4", "CFG-OB5"):
+        return f"optimizer.warmup: {max(1, run.steps // 10)} or less, or more steps"
+    if kind == "CFG-OB6":
+        each = algebra.tokens_per_step(plan.micro_batch, 1, plan.ranks, plan.length)
+        return f"training.accumulation: {-(-LEAST_TOKENS_PER_STEP // each)} or more"
+    if "max_repeats" in refusal.message:
+        return f"training.max_repeats: {math.ceil(algebra.repeats(run.steps, run.per_epoch))}, or more data"
+    steps = -(-TOKENS_PER_PARAMETER * run.parameters // run.per_step)
+    return f"{steps:,} steps in all, or a smaller model; or training.waive: [CFG-OB7] for a mere test"

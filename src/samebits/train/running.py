@@ -1,0 +1,130 @@
+"""A run from its configuration to its last checkpoint: refused before a step is spent, logged, shown, resumed.
+
+Knows no arithmetic; the trainer does. What a kill leaves behind is the last checkpoint that was committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from samebits.train import checkpoint, watch
+from samebits.train.configuration import Configuration
+from samebits.train.display import Screen, Shown, Silent
+from samebits.train.events import Events, opened
+from samebits.train.plan import check_counted
+from samebits.train.planning import Assessment, assess, data_of, model_of, shape_of
+from samebits.train.speed import peak_flops, utilisation
+from samebits.train.trainer import Parts, StepRecord, Trainer
+
+
+class RefusedError(Exception):
+    """A plan that may not run, with all its refusals."""
+
+    def __init__(self, assessment: Assessment) -> None:
+        super().__init__("; ".join(map(str, assessment.refusals)))
+        self.assessment = assessment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """What a run came to."""
+
+    folder: str
+    steps: int
+    resumed_from: int
+    """0: from the beginning."""
+    loss: float | None
+    """Of the last update; None where a resumed run had none left."""
+    tokens: int
+    """Targets seen by this process."""
+    seconds: float
+    digest: str
+    """Of the last checkpoint."""
+    waived: tuple[str, ...]
+
+
+def run(
+    config: Configuration, folder: Path, *, resume: bool = False, allow_changes: Sequence[str] = (),
+    screen: Screen | None = None, parts: Parts | None = None,
+) -> Summary:  # fmt: skip
+    """Trains into a folder. `resume` goes on from its newest whole checkpoint, or begins where there is none."""
+    screen = screen or Silent()
+    shape, data = shape_of(config), data_of(config)
+    assessment = assess(config, shape, data)
+    if not assessment.allowed:
+        raise RefusedError(assessment)
+    for refusal in assessment.waived:
+        screen.note(f"WAIVED {refusal}")
+    present = checkpoint.committed(folder) if folder.is_dir() else []
+    if present and not resume:
+        raise ValueError(f"{folder}: holds checkpoints up to step {present[-1]}; allowed: --resume, or another folder")
+    with opened(folder) as events:
+        trainer = Trainer(config, model_of(config), data, parts or Parts())
+        if present:
+            kept = checkpoint.read(folder)
+            for line in kept.skipped:
+                screen.note(f"passed over: {line}")
+            trainer.restore(kept, tuple(allow_changes))
+        return _Run(trainer, folder, events, screen, assessment).whole()
+
+
+class _Run:
+    """The loop, and all that happens around a step."""
+
+    def __init__(self, trainer: Trainer, folder: Path, events: Events, screen: Screen, assessment: Assessment) -> None:
+        self.trainer, self.folder, self.events, self.screen = trainer, folder, events, screen
+        self.waived = tuple(refusal.obligation for refusal in assessment.waived)
+        self.parameters = assessment.run.parameters
+        self.resumed_from, self.tokens = trainer.done, 0
+        self.loss: float | None = None
+        self.peak = peak_flops(trainer.config)
+
+    def whole(self) -> Summary:
+        began, trainer = time.perf_counter(), self.trainer
+        self.events.write("start", {
+            "from_step": self.resumed_from, "steps": trainer.run.steps, "parameters": self.parameters,
+            "tokens_per_step": trainer.run.per_step, "waived": list(self.waived), "peak_flops": self.peak,
+            "settings": trainer.facts(),
+        })  # fmt: skip
+        try:
+            while trainer.done < trainer.run.steps:
+                self._step()
+            self._count()
+        except watch.BreachError as breach:
+            self.events.write("breach", {"contract": breach.contract, "step": breach.step, "message": breach.message})
+            raise
+        summary = Summary(
+            folder=str(self.folder), steps=trainer.done, resumed_from=self.resumed_from, loss=self.loss,
+            tokens=self.tokens, seconds=time.perf_counter() - began, waived=self.waived,
+            digest=checkpoint.read(self.folder, trainer.done).digest,
+        )  # fmt: skip
+        self.events.write("end", asdict(summary) | {"folder": self.folder.name, "waived": list(self.waived)})
+        return summary
+
+    def _step(self) -> None:
+        record = self.trainer.step()
+        self._show(record)
+        every, last = self.trainer.config.training.checkpoint_every, self.trainer.run.steps
+        if record.step % every == 0 or record.step == last:
+            training = self.trainer.config.training
+            path = checkpoint.write(self.folder, record.step, **self.trainer.state(), keep=training.keep)
+            self.events.write("checkpoint", {"step": record.step, "digest": checkpoint.digest(path)})
+
+    def _show(self, record: StepRecord) -> None:
+        self.tokens, self.loss = self.tokens + record.tokens, record.loss
+        shown = Shown(
+            record=record, steps=self.trainer.run.steps, tokens_per_second=record.tokens / record.seconds,
+            utilisation=utilisation(self.parameters, record.tokens, record.seconds, self.peak),
+        )  # fmt: skip
+        speeds = {"tokens_per_second": shown.tokens_per_second, "mfu": shown.utilisation}
+        self.events.write("step", asdict(record) | speeds)
+        self.screen.step(shown)
+
+    def _count(self) -> None:
+        """C-TRAINCFG-001: the optimizer made the updates of the plan, of every weight."""
+        counted = self.trainer.counted()
+        watch.updates_are_counted(self.trainer.done, counted)
+        for refusal in check_counted(self.trainer.plan, min(counted.values())):
+            raise watch.BreachError(watch.COUNTED, self.trainer.done, str(refusal))

@@ -1,0 +1,218 @@
+"""The trainer: one update after another, a pure function of configuration, data and seed. Watches every step.
+
+Knows no folder and no screen; `running` does. Weights that are updated are float32; the passes may compute in bfloat16
+copies of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from samebits.model import Model
+from samebits.model.weights import EMBEDDING, shapes
+from samebits.ops.adamw import AdamW
+from samebits.ops.grad_norm import clip_grad_norm_, grad_norm
+from samebits.parallel.schedules import Lanes
+from samebits.train import lanes, watch
+from samebits.train.algebra import Run, learning_rate, position_after
+from samebits.train.checkpoint import Checkpoint
+from samebits.train.configuration import Configuration, OptimizerSection, deciding
+from samebits.train.data import Data
+from samebits.train.order import sequences_of
+from samebits.train.planning import plan_of
+
+MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+STATE_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRecord:
+    """The numbers that one update applied."""
+
+    step: int
+    loss: float
+    norm: float
+    """Of the gradient, before clipping."""
+    norm_after: float
+    rate: float
+    tokens: int
+    """Targets of the update."""
+    without_gradient: int
+    """Weights that no gradient reached."""
+    seconds: float
+
+
+def clipped(parameters: list[Tensor], max_norm: float) -> Tensor:
+    """Clips all gradients by their norm as one; the norm before."""
+    return clip_grad_norm_(parameters, max_norm)
+
+
+def numbers_of(section: OptimizerSection, rate: float) -> list[dict[str, Any]]:
+    """The hyperparameters of the two groups, matrices and norms, as the configuration has them."""
+    shared = {"lr": rate, "betas": (section.beta1, section.beta2), "eps": section.eps}
+    return [{**shared, "weight_decay": decay} for decay in (section.weight_decay, section.norm_decay)]
+
+
+def made(weights: dict[str, Tensor], section: OptimizerSection) -> AdamW:
+    """AdamW with every number said. The first rate is set before the first step."""
+    matrices = [weight for weight in weights.values() if weight.dim() > 1]
+    norms = [weight for weight in weights.values() if weight.dim() == 1]
+    groups = zip((matrices, norms), numbers_of(section, section.peak_rate), strict=True)
+    return AdamW([{"params": params, **numbers} for params, numbers in groups])
+
+
+def zero_moment(weight: Tensor) -> Tensor:
+    return torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What a trainer is made of. A faulty part can stand in, to see that it is noticed."""
+
+    backward: Callable[[Model, list[lanes.Example], lanes.Cut], lanes.Backward] = lanes.backward
+    clip: Callable[[list[Tensor], float], Tensor] = clipped
+    optimizer: Callable[[dict[str, Tensor], OptimizerSection], AdamW] = made
+    moment: Callable[[Tensor], Tensor] = zero_moment
+
+
+class Trainer:
+    """A run in memory."""
+
+    def __init__(self, config: Configuration, model: Model, data: Data, parts: Parts = Parts()) -> None:  # noqa: B008
+        """Takes a copy of the model's weights. Everything that can be checked before a step is."""
+        self.config, self.data, self.parts = config, data, parts
+        self.plan = plan_of(config, model.config, data)
+        self.run = Run.of(self.plan)
+        self.done = 0
+        device = torch.device(config.training.device)
+        self.weights = {
+            name: model.weights[name].detach().to(device, torch.float32, copy=True).contiguous()
+            for name in shapes(model.config)
+        }
+        self._model = model
+        self.optimizer = parts.optimizer(self.weights, config.optimizer)
+        watch.hyperparameters_reach(0, self.optimizer.param_groups, numbers_of(config.optimizer, self.peak))
+        self._begin(
+            {f"{kind}.{name}": parts.moment(weight) for name, weight in self.weights.items() for kind in MOMENTS}
+        )
+        watch.moments_are_zero(self.moments())
+        training = config.training
+        each = Lanes(lanes=training.lanes, sequences=training.batch // training.lanes)
+        self.cut = lanes.Cut(
+            lanes=each, micro_batch=training.micro_batch, padded=training.collation == "padded",
+            width=config.data.length,
+        )  # fmt: skip
+        self._norm_error = watch.norm_error(self.weights.values())
+        self._data_digest = data.digest()
+
+    @property
+    def peak(self) -> float:
+        return self.config.optimizer.peak_rate
+
+    def model(self) -> Model:
+        """The model as it stands: the float32 weights themselves, or their roundings."""
+        dtype = getattr(torch, self.config.training.dtype)
+        return replace(self._model, weights={name: each.to(dtype) for name, each in self.weights.items()}, sums=None)
+
+    def moments(self) -> dict[str, Tensor]:
+        """Both moments of every weight, by kind and name."""
+        return {f"{kind}.{name}": self.optimizer.state[weight][kind]
+                for name, weight in self.weights.items() for kind in MOMENTS}  # fmt: skip
+
+    def rate(self, step: int) -> float:
+        numbers = {"peak": self.peak, "warmup": self.plan.warmup, "floor_ratio": self.plan.floor_ratio}
+        return learning_rate(step, steps=self.run.steps, **numbers)  # type: ignore[arg-type]
+
+    def step(self) -> StepRecord:
+        """One update, or a BreachError; after a breach this trainer is of no further use."""
+        began, number = time.perf_counter(), self.done + 1
+        training, max_norm = self.config.training, self.config.optimizer.max_norm
+        places = sequences_of(number, seed=training.seed, sequences=len(self.data), batch=training.batch)
+        found = self.parts.backward(self.model(), [self.data.sequence(place) for place in places.tolist()], self.cut)
+        watch.loss_is_finite(number, found.loss)
+        for name, weight in self.weights.items():
+            weight.grad = found.gradients[name]
+        missing = watch.without_gradient(found.gradients)
+        watch.gradients_flow(number, missing)
+        before = float(self.parts.clip(list(self.weights.values()), max_norm))
+        after = self._watch_clipped(number, found.gradients, before, max_norm)
+        rate = self.rate(number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        watch.hyperparameters_reach(number, self.optimizer.param_groups, numbers_of(self.config.optimizer, rate))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        watch.are_finite(number, "weight", self.weights)
+        self.done = number
+        return StepRecord(
+            step=number, loss=found.loss, norm=before, norm_after=after, rate=rate, tokens=found.targets,
+            without_gradient=len(missing), seconds=time.perf_counter() - began,
+        )  # fmt: skip
+
+    def _watch_clipped(self, step: int, gradients: dict[str, Tensor], before: float, max_norm: float) -> float:
+        """Finite, no longer than allowed as a whole, and the embedding's part of it neither; the norm after."""
+        watch.are_finite(step, "the clipped gradient of", gradients)
+        whole, embedding = float(grad_norm(gradients.values())), float(grad_norm([gradients[EMBEDDING]]))
+        limits = (max_norm, self._norm_error)
+        watch.norm_is_clipped(step, watch.EMBEDDING_GRADIENT, "the embedding's gradient", embedding, *limits)
+        watch.norm_is_clipped(step, watch.STABLE, "the gradient", whole, *limits)
+        watch.clipping_is_by_the_norm(step, before, whole, *limits)
+        return whole
+
+    def counted(self) -> dict[str, int]:
+        """Updates of each weight, as the optimizer counted them."""
+        return {name: self.optimizer.state[weight]["step"] for name, weight in self.weights.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """All that the next update depends on beside tensors: settings that decide bits, the data, and the position."""
+        epoch, within = position_after(self.done, self.run.per_epoch, self.config.training.batch)
+        position = {"position.epoch": epoch, "position.sequence": within}
+        return {**deciding(self.config), "data.digest": self._data_digest, **position}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint of this moment holds: weights, optimizer, state. No time of day: equal runs are equal."""
+        facts = {"format": STATE_FORMAT, "step": self.done, "waived": list(self.config.training.waive)}
+        return {"weights": self.weights, "optimizer": self.moments(), "state": {**facts, "facts": self.facts()}}
+
+    def restore(self, checkpoint: Checkpoint, allow_changes: tuple[str, ...] = ()) -> None:
+        """Goes on from a checkpoint. Whatever decides bits must be as it was, unless the change is allowed by name."""
+        if checkpoint.state.get("format") != STATE_FORMAT:
+            raise ValueError(f"checkpoint: format is {checkpoint.state.get('format')!r}; allowed: {STATE_FORMAT}")
+        self.done = checkpoint.step
+        _refuse_changes(checkpoint.state["facts"], self.facts(), allow_changes)
+        for name, weight in self.weights.items():
+            weight.copy_(_held("weights", checkpoint.weights, name, weight))
+        held = {f"{kind}.{name}": weight for name, weight in self.weights.items() for kind in MOMENTS}
+        self._begin({name: _held("optimizer", checkpoint.optimizer, name, weight).to(weight.device, copy=True)
+                     for name, weight in held.items()})  # fmt: skip
+
+    def _begin(self, moments: dict[str, Tensor]) -> None:
+        """Puts moments into the optimizer, which then counts from the steps done."""
+        for name, weight in self.weights.items():
+            kept = {kind: moments[f"{kind}.{name}"] for kind in MOMENTS}
+            self.optimizer.state[weight] = {"step": self.done, **kept}
+
+
+def _held(where: str, tensors: Mapping[str, Tensor], name: str, weight: Tensor) -> Tensor:
+    found = tensors.get(name)
+    if found is None or found.shape != weight.shape or found.dtype != torch.float32:
+        seen = None if found is None else (*found.shape, str(found.dtype))
+        wanted = (*weight.shape, "torch.float32")
+        raise ValueError(f"checkpoint: {name} in {where} is {seen}; allowed: {wanted}")
+    return found
+
+
+def _refuse_changes(before: dict[str, Any], now: dict[str, Any], allowed: tuple[str, ...]) -> None:
+    keys = sorted(before.keys() | now.keys())
+    for key in allowed:
+        if key not in keys:
+            raise ValueError(f"--allow-changes {key}: no such setting decides bits; allowed: {', '.join(keys)}")
+    for key in keys:
+        if before.get(key) != now.get(key) and key not in allowed:
+            message = f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; allowed: as it was"
+            raise ValueError(f"resume: {message}, or --allow-changes {key}")

@@ -1,0 +1,112 @@
+"""The stability contracts, watched at every step of a run: what is broken stops it in one line.
+
+Knows tensors and numbers by name, no model and no data. Ids are those of the training contracts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from samebits.ops.grad_norm.reference import LANES, PIECE
+from samebits.ops.rounding import FLOAT32_ROUNDOFF
+
+STABLE: Final = "C-TRAINSTABLE-001"
+EMBEDDING_GRADIENT: Final = "C-EMBED-GRAD-001"
+HYPERPARAMETERS: Final = "C-HYPERPARAMS-001"
+FLOW: Final = "C-GRADFLOW-001"
+ZEROS: Final = "C-GPUINIT-001"
+COUNTED: Final = "C-TRAINCFG-001"
+READ_BACK: Final = ("lr", "betas", "eps", "weight_decay")
+
+
+class BreachError(RuntimeError):
+    """A contract that a run broke: its id, the step and what was seen, in one line."""
+
+    def __init__(self, contract: str, step: int, message: str) -> None:
+        super().__init__(f"{contract}: step {step}: {message}")
+        self.contract, self.step, self.message = contract, step, message
+
+
+def loss_is_finite(step: int, loss: float) -> None:
+    if not math.isfinite(loss):
+        raise BreachError(STABLE, step, f"the loss is {loss}; allowed: finite")
+
+
+def are_finite(step: int, what: str, tensors: Mapping[str, Tensor]) -> None:
+    """Every element of every tensor; the host waits once for all of them."""
+    good = torch.stack([tensor.isfinite().all() for tensor in tensors.values()]).tolist()
+    for (name, tensor), finite in zip(tensors.items(), good, strict=True):
+        if not finite:
+            bad = int((~tensor.isfinite()).sum())
+            raise BreachError(STABLE, step, f"{what} {name} has {bad} elements that are not finite; allowed: none")
+
+
+def norm_error(tensors: Iterable[Tensor]) -> float:
+    """How far the norm after clipping may lie above the largest allowed, relatively: derived from the order of its sum.
+
+    A square passes a lane of a piece, the fold of the lanes, a lane over pieces and their fold; the root halves the
+    sum's error, which counts twice: in the norm that scaled and in the norm that is looked at. Then the two roots, the
+    sum with 1e-6, the quotient and the product."""
+    pieces = sum(-(-tensor.numel() // PIECE) for tensor in tensors)
+    folds = 2 * int(math.log2(LANES))
+    roundings = PIECE // LANES + -(-pieces // LANES) + folds + 6
+    return 1.01 * roundings * FLOAT32_ROUNDOFF
+
+
+def norm_is_clipped(step: int, contract: str, what: str, norm: float, max_norm: float, error: float) -> None:
+    """A NaN is above every bound."""
+    most = max_norm * (1 + error)
+    if not norm <= most:
+        raise BreachError(contract, step, f"the norm of {what} after clipping is {norm}; allowed: at most {most}")
+
+
+def clipping_is_by_the_norm(step: int, before: float, after: float, max_norm: float, error: float) -> None:
+    """What was too long is now as long as allowed, what was not keeps its norm: no other power, no other bound."""
+    wanted = min(before, max_norm)
+    # 1e-6 is added to the norm before it divides.
+    slack = wanted * (error + 1e-6 / max(before, 1e-6))
+    if not abs(after - wanted) <= slack:
+        raise BreachError(
+            STABLE, step, f"the norm is {before} before clipping and {after} after; allowed: {wanted} after"
+        )
+
+
+def without_gradient(gradients: Mapping[str, Tensor]) -> list[str]:
+    """The weights that no gradient reached."""
+    reached = torch.stack([gradient.count_nonzero() > 0 for gradient in gradients.values()]).tolist()
+    return [name for name, reaches in zip(gradients, reached, strict=True) if not reaches]
+
+
+def gradients_flow(step: int, missing: list[str]) -> None:
+    """At the first step every weight has a gradient."""
+    if step == 1 and missing:
+        raise BreachError(FLOW, step, f"{missing[0]} has no gradient, {len(missing)} weights in all; allowed: none")
+
+
+def moments_are_zero(moments: Mapping[str, Tensor]) -> None:
+    """Before the first step: bits of zero, by measurement."""
+    for name, tensor in moments.items():
+        if bool(tensor.view(torch.int32).any()):
+            raise BreachError(ZEROS, 0, f"{name} is not zero before the first step; allowed: +0 in every element")
+
+
+def hyperparameters_reach(step: int, groups: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    """The numbers in the optimizer are those of the configuration, each of every group."""
+    if len(groups) != len(wanted):
+        raise BreachError(HYPERPARAMETERS, step, f"the optimizer has {len(groups)} groups; allowed: {len(wanted)}")
+    for number, (group, numbers) in enumerate(zip(groups, wanted, strict=True)):
+        for name in READ_BACK:
+            if group[name] != numbers[name]:
+                message = f"{name} of group {number} is {group[name]}, the configuration says {numbers[name]}"
+                raise BreachError(HYPERPARAMETERS, step, message)
+
+
+def updates_are_counted(step: int, counted: Mapping[str, int]) -> None:
+    """The optimizer made as many updates of each weight as the run has steps."""
+    for name, updates in counted.items():
+        if updates != step:
+            raise BreachError(COUNTED, step, f"{name} had {updates} updates; allowed: {step}")

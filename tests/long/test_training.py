@@ -1,0 +1,32 @@
+"""A thousand steps of the tiny preset, twice and cut differently: finite, falling, one hash at every checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.train.small_run import TINY, average, rises, small, steps_of
+
+from samebits.train import checkpoint, watch
+from samebits.train.running import run
+
+STEPS = 1000
+LONG = (*TINY, f"training.max_steps={STEPS}", "optimizer.warmup=100", "training.checkpoint_every=100")
+
+
+def test_a_thousand_steps(tmp_path: Path) -> None:
+    """FALSIFY-ALBOR-001, 002 and 003 and FALSIFY-STABLE-001, at the lengths that they name."""
+    cuts = {"whole": (4, 1), "apart": (1, 4)}
+    for name, (micro_batch, accumulation) in cuts.items():
+        cut = (f"training.micro_batch={micro_batch}", f"training.accumulation={accumulation}")
+        run(small(*LONG, *cut), tmp_path / name)
+    one, other = (
+        {step: checkpoint.read(tmp_path / name, step).digest for step in checkpoint.committed(tmp_path / name)}
+        for name in cuts
+    )
+    assert one == other and set(one) == set(range(100, STEPS + 1, 100))
+    steps = steps_of(tmp_path / "whole")
+    losses = [event["loss"] for event in steps]
+    assert len(losses) == STEPS and not rises(losses[100:])
+    assert average(losses, 100)[-1] < 0.6 * losses[0]
+    error = watch.norm_error(checkpoint.read(tmp_path / "whole").weights.values())
+    assert max(event["norm_after"] for event in steps) <= 1 + error

@@ -1,0 +1,129 @@
+"""What a run comes to before it starts: the worked example is refused, and the changes named mend it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from tests.train.small_run import ROOT, small
+
+from samebits.cli import main
+from samebits.model import PRESETS
+from samebits.model.weights import count
+from samebits.train import faults, planning
+from samebits.train.algebra import parameters
+from samebits.train.configuration import Configuration, read
+from samebits.train.planning import architecture_of, assess, data_of, memory_of, shape_of
+
+EXAMPLE = ROOT / "recipes/worked_example.yaml"
+
+
+def judged(config: Configuration) -> planning.Assessment:
+    data = None if config.data.sequences is not None else data_of(config)
+    return assess(config, shape_of(config), data)
+
+
+def obligations(config: Configuration) -> list[str]:
+    return [refusal.obligation for refusal in judged(config).refusals]
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return int(ended.value.code or 0), capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("obligation", "said"),
+    [
+        ("CFG-OB1", "43 steps an epoch, 5,000 asked, 117 epochs needed; epochs is 1, which reaches 43"),
+        ("CFG-OB2", "warmup is 2000, the run makes 43 steps; allowed: less than its steps"),
+    ],
+    ids=["FALSIFY-CFG-001", "FALSIFY-CFG-002"],
+)  # fmt: skip
+def test_the_worked_example(obligation: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """22,079 sequences, batch 4, accumulation 128, one epoch: 5,000 steps are out of reach, a warm-up of 2,000 never
+    ends, and the rate never comes near its peak."""
+    code, out = command(capsys, "plan", str(EXAMPLE))
+    assert code == 1 and f"refused {obligation}: {said}" in out and "change: training.epochs: 117" in out
+    code, out = command(capsys, "plan", str(EXAMPLE), "--json")
+    found = json.loads(out)
+    assert code == 1 and {each["obligation"]: each["message"] for each in found["refusals"]}[obligation] == said
+    assert found["run"]["steps"] == 43 and found["highest_rate"] == 3e-4 * 43 / 2000
+
+
+def test_a_check_that_does_not_compare_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FALSIFY-CFG-001 and 002, planted: a check that compares neither would let the example run."""
+    config = read(EXAMPLE)
+    assert {"CFG-OB1", "CFG-OB2"} <= set(obligations(config))
+    monkeypatch.setattr(planning, "check", faults.reach_not_compared)
+    assert "CFG-OB1" not in obligations(config)
+    monkeypatch.setattr(planning, "check", faults.warmup_against_max_steps)
+    assert "CFG-OB2" not in obligations(read(EXAMPLE, ["optimizer.warmup=500"]))
+
+
+def test_the_changes_that_are_named_mend_it() -> None:
+    """117 epochs reach the steps, a tenth is warm-up enough; tokens and repeats as the lines then say."""
+    config = read(EXAMPLE, ["training.epochs=117", "optimizer.warmup=500"])
+    found = judged(config)
+    assert [each.obligation for each in found.refusals] == ["CFG-OB7", "CFG-OB7"]
+    steps, repeats = (re.findall(r"[0-9,]+", change)[0].replace(",", "") for change in found.changes)
+    mended = read(EXAMPLE, [f"training.epochs={-(-int(steps) // 43)}", f"training.max_steps={steps}",
+                            "optimizer.warmup=500", "training.max_repeats=200"])  # fmt: skip
+    assert int(repeats) == 117 and judged(mended).allowed
+
+
+@pytest.mark.parametrize(("recipe", "allowed", "waived"), [
+    ("tiny", True, ["CFG-OB7"]), ("350m", True, []), ("350m_short", True, ["CFG-OB7"]),
+    ("worked_example", False, []),
+])  # fmt: skip
+def test_recipes(recipe: str, allowed: bool, waived: list[str]) -> None:
+    found = judged(read(ROOT / f"recipes/{recipe}.yaml"))
+    assert found.allowed is allowed and [each.obligation for each in found.waived] == waived
+
+
+def test_a_waiver_hides_nothing_and_covers_nothing_else() -> None:
+    assert [each.obligation for each in judged(small()).waived] == ["CFG-OB7"]
+    assert obligations(small("training.waive=[]")) == ["CFG-OB7"]
+    assert obligations(small("optimizer.warmup=5")) == ["CFG-OB3"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "obligation"),
+    [
+        (("model.overrides.vocabulary=200",), "VOCABULARY"), (("model.overrides.max_positions=32",), "VOCABULARY"),
+        (("training.accumulation=400000",), "CFG-OB8"), (("training.epochs=0",), "CFG-OB1"),
+        (("optimizer.warmup=0",), "CFG-OB2"),
+        (("training.micro_batch=100000", "training.accumulation=1000", "model.overrides.layers=4000"), "MEMORY"),
+    ],
+    ids=["words", "positions", "batch", "epochs", "warm-up", "memory"],
+)  # fmt: skip
+def test_what_the_machine_or_the_data_cannot_carry_is_refused(settings: tuple[str, ...], obligation: str) -> None:
+    found = judged(small(*settings))
+    assert obligation in [each.obligation for each in found.refusals] and all(found.changes)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_parameters_are_counted_as_the_weights_are(preset: str) -> None:
+    assert parameters(architecture_of(PRESETS[preset])) == count(PRESETS[preset])
+
+
+def test_memory_follows_the_sizes() -> None:
+    config, shape = small(), PRESETS["tiny"]
+    found, weights = memory_of(config, shape), count(PRESETS["tiny"])
+    assert (found.weights, found.moments) == (4 * weights, 8 * weights)
+    lanes = memory_of(small("training.lanes=4"), shape)
+    assert lanes.gradients == 3 * found.gradients
+    half = memory_of(small("training.dtype=bfloat16"), shape)
+    assert 2 * half.activations == found.activations and half.weights == 6 * weights
+    untied = memory_of(config, replace(shape, tied=False))
+    assert untied.gradients == 4 * count(replace(shape, tied=False))
+
+
+def test_data_of_another_size_than_declared_is_refused() -> None:
+    counted = len(data_of(small()))
+    assert len(data_of(small(f"data.sequences={counted}"))) == counted
+    with pytest.raises(ValueError, match=rf"^data: {counted} sequences, data.sequences is 5; they must agree$"):
+        data_of(small("data.sequences=5"))
