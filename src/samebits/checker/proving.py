@@ -18,6 +18,7 @@ from samebits.checker.drawing import SPARE, distinct_rows, drawn, minimised
 from samebits.checker.environment import environment, unavailable
 from samebits.checker.outcome import Outcome, outcome
 from samebits.checker.planning import Judgement, plan_obligation
+from samebits.checker.revealing import REPLAYS
 from samebits.checker.targets import import_object
 from samebits.contracts.ladder import WHOLE, backends_of
 from samebits.contracts.language import Contract, ProofEntry
@@ -25,6 +26,7 @@ from samebits.contracts.proof import Proof
 from samebits.contracts.receipts import Now, Receipt, expired
 from samebits.contracts.registry import Room
 from samebits.contracts.sources import checker_digest, contract_digest, obligation_digest, source_digest, top_folder
+from samebits.numerics.replay import REPLAY_RECIPES
 from samebits.records.report import Verdict
 
 CHECKERS = ("samebits.checker.proving", "samebits.checker.judging", "samebits.checker.outcome")
@@ -156,13 +158,14 @@ def _judged(task: Task, rooms: dict[str, Room], seed: int) -> Receipt:
     )
     (judgement,) = plan_obligation(room, contract, task.obligation, obligation, _backend(task), Selection()).judgements
     measured = obligation.name == "order"
-    if task.level == 2 or measured:
-        cases, inputs = judgement.cases, len(judgement.cases)
-    else:
+    cases, inputs = judgement.cases, len(judgement.cases)
+    if task.level == 3:
         formats = [each for each in domain.formats if each in judgement.setting.orders]
         formats = ["float32"] if obligation.name == "device" else formats
         cases = drawn(domain, formats, domain.draw.inputs * SPARE, seed)
         inputs = len(set(distinct_rows(judgement.setting.door, cases)))
+        if measured:
+            cases = [*judgement.cases, *_sizes(cases, domain.draw.inputs)]
     result = _outcome(judgement, cases)
     if measured:
         inputs = result.inputs
@@ -181,6 +184,17 @@ def _judged(task: Task, rooms: dict[str, Room], seed: int) -> Receipt:
         classes=_classes(cases), planted=len(obligation.mutants), killed=killed, detail=detail,
         seconds=round(time.perf_counter() - started, 3),
     )  # fmt: skip
+
+
+def _sizes(cases: Sequence[Case], inputs: int) -> list[Case]:
+    """Of drawn cases those of another size each, as many as replay so many vectors; a sum has two terms at least.
+
+    An order is measured by probes that no recipe makes: its inputs are the vectors on which it is replayed."""
+    found: dict[tuple[str, tuple[int, ...]], Case] = {}
+    for case in cases:
+        if case.shape[1] > 1:
+            found.setdefault((case.format, case.shape[:2]), case)
+    return list(found.values())[: -(-inputs // (min(REPLAYS.values()) * len(REPLAY_RECIPES)))]
 
 
 def _backend(task: Task) -> str | None:
