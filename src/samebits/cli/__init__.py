@@ -16,7 +16,13 @@ from samebits.cli.commands.check import check
 from samebits.cli.commands.contract import app as contract
 from samebits.cli.commands.demo import demo
 from samebits.cli.commands.doctor import doctor
+from samebits.cli.commands.generate import generate
+from samebits.cli.commands.plan import plan
 from samebits.cli.commands.reveal import reveal
+from samebits.cli.commands.rl import rl
+from samebits.cli.commands.serve import serve
+from samebits.cli.commands.tokenizer import app as tokenizer
+from samebits.cli.commands.train import train
 from samebits.native import NativeError
 
 app = typer.Typer(
@@ -27,9 +33,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for _command in (check, reveal, doctor, demo):
+for _command in (check, reveal, doctor, demo, plan, train, rl, generate, serve):
     app.command()(_command)
 app.add_typer(contract, name="contract")
+app.add_typer(tokenizer, name="tokenizer")
 
 # Typer brings its own click in some versions and needs the package in others; this is the base of both.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
