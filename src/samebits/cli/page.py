@@ -1,18 +1,20 @@
-"""The demo as one HTML page that needs nothing else: text, tables, bit patterns and pictures of orders.
+"""The demo as one HTML page that needs nothing else: text, tables, bit patterns, pictures of orders and of models.
 
 Knows the measurements it is given and takes none."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import jinja2
 from markupsafe import Markup
 
+from samebits.cli import model_page
 from samebits.cli.demonstration import (
     OUR_LINEAR,
     REVEALED_ROWS,
@@ -25,6 +27,9 @@ from samebits.cli.demonstration import (
 )
 from samebits.numerics.order import Order, digest, height
 from samebits.numerics.picture import HEADING, describe, svg
+
+if TYPE_CHECKING:
+    from samebits.parity.demonstrated import Models
 
 TEMPLATES = Path(__file__).parent / "templates"
 # Where a pattern is split for the eye: after the sign and after the exponent.
@@ -52,7 +57,20 @@ class Picture:
     drawing: Markup
 
 
-def render(shown: Demonstration) -> str:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Count:
+    """One statement of the page in two numbers."""
+
+    words: str
+    stock: int
+    stock_of: str
+    ours: int
+    ours_of: str
+    wanted: int = 0
+    """What samebits' number is where it holds."""
+
+
+def render(shown: Demonstration, models: Models) -> str:
     """The page."""
     loader = jinja2.FileSystemLoader(TEMPLATES)
     environment = jinja2.Environment(
@@ -62,8 +80,34 @@ def render(shown: Demonstration) -> str:
     return environment.get_template("demo.html").render(
         shown=shown, example=shown.example, swept=_swept(shown), counterpart=shown.counterpart, stock=stock, ours=ours,
         patterns=[_patterns(each) for each in (shown.example, shown.counterpart) if each is not None],
-        commands=_commands(shown), terms=TERMS,
+        commands=_commands(shown, models), terms=TERMS, models=models, counts=_counts(shown, models), fields=_fields,
+        drawn=model_page, kept=shown.kept and models.kept,
     )  # fmt: skip
+
+
+def _counts(shown: Demonstration, models: Models) -> list[Count]:
+    """The page in a few numbers, stock torch beside samebits."""
+    rows = [[each for each in shown.sweeps if each.subject.startswith(side)] for side in ("torch.", "samebits.")]
+    changed, compared = ([sum(getattr(each, name) for each in side) for side in rows] for name in
+                         ("changed", "compared"))  # fmt: skip
+    found = [Count(words="rows that change with their batch", stock=changed[0], stock_of=f"of {compared[0]}",
+                   ours=changed[1], ours_of=f"of {compared[1]}")]  # fmt: skip
+    if models.crowd is not None:
+        both = (models.crowd.stock, models.crowd.ours)
+        stock, ours = (f"of {len(each.tokens)}" for each in both)
+        found.append(Count(words="logprobs that change with the crowd", stock=both[0].differing, stock_of=stock,
+                           ours=both[1].differing, ours_of=ours))  # fmt: skip
+    cuts = (models.stock_cuts, models.our_cuts)
+    stock, ours = (f"from {len(each.runs)} cuts" for each in cuts)
+    hashes = [len({run.digest for run in each.runs}) for each in cuts]
+    found.append(Count(words="checkpoints of one training", stock=hashes[0], stock_of=stock, ours=hashes[1],
+                       ours_of=ours, wanted=1))  # fmt: skip
+    scores = [[each.stock.comparison for each in models.policies], [each.ours.comparison for each in models.policies]]
+    stock, ours = (f"of {sum(each.tokens for each in side)}" for side in scores)
+    wrong = [sum(each.mismatched for each in side) for side in scores]
+    found.append(Count(words="tokens on which engine and trainer differ", stock=wrong[0], stock_of=stock,
+                       ours=wrong[1], ours_of=ours))  # fmt: skip
+    return found
 
 
 def _swept(shown: Demonstration) -> Sweep | None:
@@ -125,15 +169,21 @@ def _rows(labels: tuple[str, ...]) -> str:
     return f"{', '.join(labels[:-1])} and {labels[-1]} rows"
 
 
-def _commands(shown: Demonstration) -> list[tuple[str, str]]:
+def _commands(shown: Demonstration, models: Models) -> list[tuple[str, str]]:
     """What to type to see each statement again."""
     rows = ",".join(map(str, REVEALED_ROWS))
     commands = [
         (f"samebits reveal {STOCK_LINEAR} --k {TERMS} --rows {rows}", "the orders of stock torch"),
         (f"samebits reveal {OUR_LINEAR} --k {TERMS} --rows {rows}", "the one order of samebits"),
         ("samebits check matmul rmsnorm --backend cpu", "every promise of the two rooms, planted faults included"),
+        ("samebits rl --steps 10", "engine and trainer compared before every update, stock torch beside samebits"),
         ("samebits demo", "this page"),
     ]
+    if models.crowd is not None:
+        asked = f"--model {models.crowd.model} --chat --prompt {shlex.quote(models.crowd.question)}"
+        length = len(models.crowd.ours.tokens)
+        again = f"samebits generate {asked} --temperature 0 --max-tokens {length} --logprobs"
+        commands.insert(-1, (again, "the answer of samebits, with the bits of its logprobs"))
     if shown.example is not None:
         example = shown.example
         again = f"samebits check {example.subject} --promise batch {example.case.options}"
