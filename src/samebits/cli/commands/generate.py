@@ -49,7 +49,7 @@ def generate(
     ids = words.conversation([{"role": "user", "content": prompt}]) if chat else words.encode(prompt)
     request = Request(prompt=tuple(ids), max_tokens=max_tokens, sampling=sampling, stop=frozenset(words.eos))
     pages = min(len(ids) + max_tokens, loaded.model.config.max_positions) // PAGE_SIZE + 1
-    engine = Engine(loaded.model, pages=pages, page_size=PAGE_SIZE)
+    engine = Engine(loaded.model.for_inference(), pages=pages, page_size=PAGE_SIZE)
     engine.submit(request)
     if as_json:
         print_json(_document(model, request, list(_events(engine)), words))

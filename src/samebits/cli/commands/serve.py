@@ -55,8 +55,9 @@ def serve(
         with progress(f"loading {model}"):
             loaded = load(model)
             engine = Engine(
-                loaded.model, pages=pages, page_size=page_size, batch_tokens=batch_tokens, batch_requests=batch_requests
-            )
+                loaded.model.for_inference(), pages=pages, page_size=page_size, batch_tokens=batch_tokens,
+                batch_requests=batch_requests,
+            )  # fmt: skip
         service = Service(
             engine=engine, tokenizer=loaded.tokenizer, name=name or Path(model).name, limits=limits, api_key=api_key,
             context=min(loaded.model.config.max_positions, pages * page_size),
