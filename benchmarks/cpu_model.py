@@ -35,7 +35,7 @@ from samebits.parity.stock import STOCK
 RESULTS = Path(__file__).parent / "results" / "cpu_model.json"
 TURNS = 9
 SEQUENCES, LENGTH = 8, 256
-PROMPT, STEPS = 64, 12
+PROMPT, ANSWER, STEPS = 64, 48, 12
 Side = Callable[[], float]
 
 
@@ -123,7 +123,7 @@ def throughput(model: Model) -> dict[str, Any]:
     """Sixteen requests one after another and all at once."""
     prompts: Tensor = torch.randint(0, model.config.vocabulary, (16, PROMPT))
     asked = [
-        Request(prompt=tuple(each), max_tokens=16, sampling=Sampling(temperature=0.0)) for each in prompts.tolist()
+        Request(prompt=tuple(each), max_tokens=ANSWER, sampling=Sampling(temperature=0.0)) for each in prompts.tolist()
     ]
 
     def one_by_one() -> None:

@@ -12,12 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.infer.direct import DIRECT, may_go_direct
 from samebits.infer.drawing import Drawn, NotFiniteError, draw
 from samebits.infer.pages import LayerCache, PagePool, Tables
 from samebits.infer.request import NO_TOKEN, Completion, Event, Finish, Request
 from samebits.infer.scheduler import Job, Scheduler
 from samebits.model import Batch, Model
 from samebits.ops.attention.cache import PAGE_MULTIPLE
+
+
+def _for_steps(model: Model) -> Model:
+    """The same weights; nothing is kept for a backward pass, and the CPU's kernels are called without their doors."""
+    return replace(model, sums=None, operators=DIRECT if may_go_direct(model) else model.operators)
 
 
 class Engine:
@@ -35,7 +41,7 @@ class Engine:
             raise ValueError(
                 f"engine: batch_tokens is {batch_tokens}, batch_requests {batch_requests}; allowed: at least as many"
             )
-        self.model = replace(model, sums=None)
+        self.model = _for_steps(model)
         config = model.config
         self._limit = min(config.max_positions, pages * page_size)
         self._pool = PagePool(pages)
@@ -135,7 +141,7 @@ class Engine:
                 f"engine: the new model is {model.dtype} on {model.device}, the old {old.dtype} on {old.device};"
                 " allowed: the same, and the same config"
             )
-        self.model = replace(model, sums=None)
+        self.model = _for_steps(model)
         self._weights_seen = self._weights_written()
         self._pool.forget()
 

@@ -10,12 +10,14 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from samebits.ops.attention.cache import Cache
+from samebits.ops.attention.forms import Sequences
 from samebits.ops.attention.layout import Spread
 
 # What the first page of a sequence comes after.
@@ -131,6 +133,8 @@ class Tables:
     pages: Tensor
     """int32 (sequences, most pages)."""
     spread: Spread
+    sequences: Sequences
+    """The same and the queries, as a kernel is told."""
 
     @classmethod
     def of(cls, tables: Sequence[Sequence[int]], held: Sequence[int], counts: Sequence[int], page_size: int,
@@ -148,7 +152,13 @@ class Tables:
         pages = torch.tensor(padded, dtype=torch.int32).to(device)
         length = torch.tensor(grown, dtype=torch.int64).to(device)
         spread = Spread(start=torch.zeros_like(length), length=length, longest=max(grown))
-        return cls(list(held), grown, list(tables), written, pages, spread)
+        starts = torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64).to(device)
+        asked = torch.tensor(list(counts), dtype=torch.int64).to(device)
+        sequences = Sequences(
+            q_start=starts, q_length=asked, k_start=spread.start, k_length=length, pages=pages, page_size=page_size,
+            longest_query=max(counts), longest_key=spread.longest,
+        )  # fmt: skip
+        return cls(list(held), grown, list(tables), written, pages, spread, sequences)
 
 
 class LayerCache(Cache):
@@ -169,6 +179,10 @@ class LayerCache(Cache):
         if self._tables is None:
             raise ValueError("pages: the cache has no tables yet; allowed: after at()")
         return self._tables
+
+    @property
+    def sequences(self) -> Sequences:
+        return self._now.sequences
 
     @property
     def k_flat(self) -> Tensor:

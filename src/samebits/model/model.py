@@ -136,7 +136,9 @@ class Model:
         q, k, v = (each.reshape(len(x), -1, config.head_size) for each in self._products(x, at, "self_attn"))
         if config.norms_of_heads:
             q, k = self._norm(q, f"{at}self_attn.q_norm.weight"), self._norm(k, f"{at}self_attn.k_norm.weight")
-        q, k = (self.operators.rope(each, positions, config.theta, scaling=config.scaling) for each in (q, k))
+        # One call turns both: a head's turn does not depend on the heads beside it.
+        turned = self.operators.rope(torch.cat((q, k), 1), positions, config.theta, scaling=config.scaling)
+        q, k = turned[:, : config.heads], turned[:, config.heads :]
         attended: Tensor = self.operators.attention(q, k, v, **options)
         return attended.reshape(len(x), -1)
 
