@@ -48,6 +48,8 @@ test-gpu:
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py --record
 	$(BIN)/python benchmarks/cpu_operators.py --record
+	$(BIN)/python benchmarks/cpu_model.py --record
+	$(BIN)/python benchmarks/server_load.py --record
 
 bench-gpu:
 	PYTHONPATH=src $(GPU_PYTHON) -m samebits.native.build
