@@ -127,3 +127,7 @@ def test_data_of_another_size_than_declared_is_refused() -> None:
     assert len(data_of(small(f"data.sequences={counted}"))) == counted
     with pytest.raises(ValueError, match=rf"^data: {counted} sequences, data.sequences is 5; they must agree$"):
         data_of(small("data.sequences=5"))
+
+
+def test_the_350m_is_that_of_the_worked_numbers() -> None:
+    assert count(PRESETS["350m"]) == 398_509_056

@@ -23,6 +23,6 @@ PRESETS: Final[dict[str, Config]] = {
     ),
     "350m": Config(
         vocabulary=32768, hidden=1024, layers=24, heads=16, key_heads=4, head_size=64, intermediate=4096,
-        max_positions=2048, tied=False,
+        max_positions=2048,
     ),
 }  # fmt: skip
