@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.infer.serving import tokenizer
 
-from samebits.infer.request import Event
-from samebits.infer.server.answers import IMPOSSIBLE, Heading, Scored, bits
+from samebits.infer.request import Event, bits
+from samebits.infer.server.answers import IMPOSSIBLE, Heading, Scored
 from samebits.infer.server.limits import Limits, RefusedError
 from samebits.infer.server.schema import CHAT, COMPLETION, chat, completion, parse
 from samebits.infer.server.text import Writer

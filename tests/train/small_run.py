@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from samebits.model import Batch, Model
+from samebits.model import Model
 from samebits.train import checkpoint, events
 from samebits.train.configuration import Configuration, read_text
-from samebits.train.lanes import Backward, Cut, Example, mean_loss
 from samebits.train.planning import data_of, model_of
 from samebits.train.trainer import Parts, Trainer
 
@@ -52,22 +47,6 @@ def digest_after(config: Configuration, steps: int, folder: Path, parts: Parts |
     for _ in range(steps):
         trainer.step()
     return checkpoint.digest(checkpoint.write(folder, trainer.done, **trainer.state()))
-
-
-def stock_backward(model: Model, examples: list[Example], cut: Cut) -> Backward:
-    """As everybody does it: every micro-batch has a gradient of its own, and autograd adds them up."""
-    weights: dict[str, Tensor] = {name: each.detach().requires_grad_() for name, each in model.weights.items()}
-    stock, seen = replace(model, weights=weights), []
-    count = sum(int((targets >= 0).sum()) for _, targets in examples)
-    for lane in range(cut.lanes.lanes):
-        for places in cut.pieces(lane):
-            batch = Batch.of([torch.from_numpy(examples[place][0]) for place in places])
-            targets = torch.cat([torch.from_numpy(examples[place][1]) for place in places])
-            logprobs = stock.logprobs(stock.hidden(batch), targets)
-            torch.autograd.backward(logprobs, torch.full_like(logprobs, -1.0 / count))
-            seen.append(logprobs.detach())
-    gradients = {name: each.grad for name, each in weights.items() if each.grad is not None}
-    return Backward(gradients=gradients, loss=mean_loss(seen, count), targets=count)
 
 
 def steps_of(folder: Path) -> list[dict[str, Any]]:

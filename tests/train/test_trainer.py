@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.train.small_run import digest_after, small, stock_backward, trainer_of
+from tests.train.small_run import digest_after, small, trainer_of
 
 from samebits.numerics.bits import same_bits
 from samebits.ops.adamw import adamw_
 from samebits.parallel.schedules import tree
+from samebits.parity.demonstrating import autograd_backward
 from samebits.train import checkpoint
 from samebits.train.lanes import fold
 from samebits.train.trainer import Parts
@@ -71,7 +72,7 @@ def weights_after(micro_batch: int, parts: Parts) -> dict[str, torch.Tensor]:
 def test_stock_accumulation_depends_on_the_cut() -> None:
     """Negative control: the same loop, but autograd adds gradients that were rounded apart."""
     ours, stock = ([weights_after(m, Parts(backward=each) if each else Parts()) for m in (1, 8)]
-                   for each in (None, stock_backward))  # fmt: skip
+                   for each in (None, autograd_backward))  # fmt: skip
     assert all(same_bits(ours[0][name], ours[1][name]) for name in ours[0])
     assert any(not same_bits(stock[0][name], stock[1][name]) for name in stock[0])
     # The two differ by rounding, not by what they compute.

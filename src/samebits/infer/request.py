@@ -5,6 +5,7 @@ Knows neither a model nor a batch: what only a model can refuse is refused by th
 from __future__ import annotations
 
 import hashlib
+import struct
 from array import array
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -107,3 +108,8 @@ class Event:
     """With the first token, where they were asked for."""
     completion: Completion | None = None
     """With the last event: all of the answer."""
+
+
+def bits(logprob: float) -> str:
+    """The pattern of the float32 that a logprob is, as eight hexadecimal digits: what must be equal to be the same."""
+    return struct.pack(">f", logprob).hex()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,8 +49,7 @@ def parse_json(data: bytes, name: str) -> dict[str, Any]:
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         raise ValueError(f"the key {twice[:60]!r} is there twice")
     return found
 

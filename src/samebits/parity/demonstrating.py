@@ -175,9 +175,14 @@ def _differing(left: dict[str, Tensor], right: dict[str, Tensor]) -> int:
 
 
 def stock_backward(model: Model, examples: list[Example], cut: Cut) -> Backward:
-    """As everybody does it: torch's functions, and a gradient of each micro-batch that autograd adds to the last."""
+    """As everybody does it: torch's functions, and autograd's accumulation."""
+    return autograd_backward(replace(model, operators=STOCK), examples, cut)
+
+
+def autograd_backward(model: Model, examples: list[Example], cut: Cut) -> Backward:
+    """Every micro-batch has a gradient of its own, which autograd adds to the last; the model's operators are kept."""
     weights = {name: weight.detach().requires_grad_() for name, weight in model.weights.items()}
-    stock = replace(model, weights=weights, operators=STOCK)
+    stock = replace(model, weights=weights)
     count, seen = sum(int((targets != IGNORED).sum()) for _, targets in examples), []
     for lane in range(cut.lanes.lanes):
         for places in cut.pieces(lane):

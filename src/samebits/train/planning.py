@@ -78,8 +78,9 @@ class Assessment:
         plan, steps = self.plan, self.run.steps
         if steps < 1 or plan.warmup < 1:
             return plan.peak_rate, 0.0
-        numbers = {"peak": plan.peak_rate, "warmup": plan.warmup, "steps": steps, "floor_ratio": plan.floor_ratio}
-        return plan.peak_rate, algebra.learning_rate(min(plan.warmup, steps), **numbers)  # type: ignore[arg-type]
+        peak, warmup, floor = plan.peak_rate, plan.warmup, plan.floor_ratio
+        highest = algebra.learning_rate(min(warmup, steps), peak=peak, warmup=warmup, steps=steps, floor_ratio=floor)
+        return peak, highest
 
 
 def shape_of(config: Configuration) -> Config:

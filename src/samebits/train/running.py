@@ -16,7 +16,7 @@ from samebits.train.events import Events, opened
 from samebits.train.plan import check_counted
 from samebits.train.planning import Assessment, assess, data_of, model_of, shape_of
 from samebits.train.speed import peak_flops, utilisation
-from samebits.train.trainer import Parts, StepRecord, Trainer
+from samebits.train.trainer import OURS, Parts, StepRecord, Trainer
 
 
 class RefusedError(Exception):
@@ -47,7 +47,7 @@ class Summary:
 
 def run(
     config: Configuration, folder: Path, *, resume: bool = False, allow_changes: Sequence[str] = (),
-    screen: Screen | None = None, parts: Parts | None = None,
+    screen: Screen | None = None, parts: Parts = OURS,
 ) -> Summary:  # fmt: skip
     """Trains into a folder. `resume` goes on from its newest whole checkpoint, or begins where there is none."""
     screen = screen or Silent()
@@ -61,7 +61,7 @@ def run(
     if present and not resume:
         raise ValueError(f"{folder}: holds checkpoints up to step {present[-1]}; allowed: --resume, or another folder")
     with opened(folder) as events:
-        trainer = Trainer(config, model_of(config), data, parts or Parts())
+        trainer = Trainer(config, model_of(config), data, parts)
         if present:
             kept = checkpoint.read(folder)
             for line in kept.skipped:

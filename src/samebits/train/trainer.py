@@ -80,10 +80,13 @@ class Parts:
     moment: Callable[[Tensor], Tensor] = zero_moment
 
 
+OURS: Final = Parts()
+
+
 class Trainer:
     """A run in memory."""
 
-    def __init__(self, config: Configuration, model: Model, data: Data, parts: Parts = Parts()) -> None:  # noqa: B008
+    def __init__(self, config: Configuration, model: Model, data: Data, parts: Parts = OURS) -> None:
         """Takes a copy of the model's weights. Everything that can be checked before a step is."""
         self.config, self.data, self.parts = config, data, parts
         self.plan = plan_of(config, model.config, data)
@@ -125,8 +128,8 @@ class Trainer:
                 for name, weight in self.weights.items() for kind in MOMENTS}  # fmt: skip
 
     def rate(self, step: int) -> float:
-        numbers = {"peak": self.peak, "warmup": self.plan.warmup, "floor_ratio": self.plan.floor_ratio}
-        return learning_rate(step, steps=self.run.steps, **numbers)  # type: ignore[arg-type]
+        warmup, floor = self.plan.warmup, self.plan.floor_ratio
+        return learning_rate(step, peak=self.peak, warmup=warmup, steps=self.run.steps, floor_ratio=floor)
 
     def step(self) -> StepRecord:
         """One update, or a BreachError; after a breach this trainer is of no further use."""

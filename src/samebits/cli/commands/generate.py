@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,6 +39,7 @@ def generate(
 
     Example: [bold]samebits generate --model smollm2 --chat --prompt "What is a prime number?" --temperature 0[/bold]"""
     from samebits.infer import Engine, Request, Sampling
+    from samebits.infer.request import bits
     from samebits.model.loading import load
 
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
@@ -56,7 +56,7 @@ def generate(
     elif logprobs:
         for event in _events(engine):
             text = json.dumps(words.text([event.token]), ensure_ascii=False)
-            print(f"{event.token:>7} {event.logprob:>12.7f} {_bits(event.logprob)} {text}", flush=True)
+            print(f"{event.token:>7} {event.logprob:>12.7f} {bits(event.logprob)} {text}", flush=True)
     else:
         _write(_events(engine), words, request.stop)
 
@@ -77,14 +77,11 @@ def _write(events: Iterator[Event], words: Tokenizer, stop: frozenset[int]) -> N
     print(stream.finish())
 
 
-def _bits(logprob: float) -> str:
-    """The pattern of the float32 that a logprob is: what must be equal to be the same."""
-    return struct.pack(">f", logprob).hex()
-
-
 def _document(model: str, request: Request, events: Sequence[Event], words: Tokenizer) -> dict[str, Any]:
+    from samebits.infer.request import bits
+
     told = [{"token": each.token, "text": words.text([each.token]), "logprob": each.logprob,
-             "bits": _bits(each.logprob)} for each in events]  # fmt: skip
+             "bits": bits(each.logprob)} for each in events]  # fmt: skip
     answer = [each.token for each in events if each.token not in request.stop]
     return {
         "schema": SCHEMA,

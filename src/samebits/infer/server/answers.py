@@ -5,11 +5,11 @@ Values in, dictionaries out. `samebits` is the one key that OpenAI's shapes do n
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from samebits.infer.request import bits
 from samebits.model.tokenizer import Tokenizer
 
 # JSON has no -inf; this is what OpenAI writes for a token that cannot come.
@@ -96,11 +96,6 @@ def usage(prompts: Sequence[int], completion_tokens: int, cached: int) -> dict[s
     prompt = sum(prompts)
     return {"prompt_tokens": prompt, "completion_tokens": completion_tokens, "total_tokens": prompt + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": cached}}  # fmt: skip
-
-
-def bits(logprob: float) -> str:
-    """The float32's pattern, as eight hexadecimal digits."""
-    return struct.pack(">f", logprob).hex()
 
 
 def _value(logprob: float) -> float | None:
