@@ -106,3 +106,9 @@ def tree(lanes: int) -> list[list[tuple[int, int]]]:
         levels.append([(lane, partner(lane, distance)) for lane in range(0, lanes, 2 * distance)])
         distance *= 2
     return levels
+
+
+def tree_of(parts: int) -> list[list[tuple[int, int]]]:
+    """The same over any number of parts: `tree` over the next power of two, without the pairs that lack a part."""
+    whole = 1 << max(parts - 1, 0).bit_length()
+    return [[(stays, added) for stays, added in level if added < parts] for level in tree(whole)]

@@ -1,0 +1,200 @@
+"""The ranks of a run: who this process is among them, and the one way in which they exchange bytes.
+
+Everything that ranks tell each other goes through `Group.post`: messages between two ranks, which add nothing. Whatever
+is added is added by our own code, in an order that it says. A message that does not come is an error with names."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+
+from samebits.parallel.failing import Waiting, explained, not_joined
+from samebits.parallel.standing import Answering, Standing, open_store, shared, tell_failure
+
+TIMEOUT: Final = 60.0
+TRANSPORT_VARIABLE: Final = "SAMEBITS_TRANSPORT"
+# Ranks may start far apart, whatever a message may take: machines load at their own pace.
+JOIN_SECONDS: Final = 60.0
+Message = tuple[Tensor, int]
+"""A contiguous tensor, and the place in the group to which it goes or from which it comes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """All ranks of a run. `store` is where they can still be asked when messages fail; None: there is one rank."""
+
+    rank: int = 0
+    size: int = 1
+    store: Any = None
+    device: str = "cpu"
+    """Where messages lie."""
+    transport: str = "gloo"
+    """Which of torch's backends moves them: gloo, on a GPU by way of the host, or nccl."""
+    timeout: float = TIMEOUT
+    """Seconds after which a message that did not come is an error."""
+    sent: Counter[str] = field(default_factory=Counter)
+    """Bytes that this rank has sent, by what they were for."""
+    counted: Counter[str] = field(default_factory=Counter)
+    """Exchanges that this rank has taken part in, by what they were for."""
+    standing: Standing = field(default_factory=Standing)
+    """Where this rank is, for others that wait for it."""
+    answering: Answering | None = None
+
+    @property
+    def group(self) -> Group:
+        return Group(world=self, members=tuple(range(self.size)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Ranks that work together. Their order in `members` is their place, which decides who is left in a sum."""
+
+    world: World
+    members: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    @property
+    def place(self) -> int:
+        """Where this rank stands among the members."""
+        return self.members.index(self.world.rank)
+
+    def post(self, what: str, sends: Sequence[Message] = (), receives: Sequence[Message] = ()) -> Pending:
+        """Begins an exchange; tensors must be left alone until it is waited for. `what` names it in errors."""
+        world = self.world
+        world.counted[what] += 1
+        number = world.counted.total()
+        operations: list[tuple[Any, Tensor, int]] = []
+        for tensor, place in sends:
+            world.sent[what] += tensor.numel() * tensor.element_size()
+            operations.append((dist.isend, tensor, place))
+        operations += [(dist.irecv, tensor, place) for tensor, place in receives]
+        operations = [each for each in operations if each[1].numel()]
+        waiting = Waiting(what=what, number=number, rank=world.rank, members=self.members,
+                          peers=tuple(self.members[place] for _, _, place in operations))  # fmt: skip
+        # Messages of different names never meet: ranks that disagree about what comes next hang, and are named.
+        tag = zlib.crc32(what.encode()) >> 1
+        pending: list[Any]
+        landed: list[tuple[Tensor, Tensor]] = []
+        try:
+            if world.transport == "nccl":
+                calls = [dist.P2POp(call, _bytes(tensor), self.members[place]) for call, tensor, place in operations]
+                pending = list(dist.batch_isend_irecv(calls)) if calls else []
+            else:
+                landed = [(tensor.cpu(), tensor) for _, tensor, _ in operations if tensor.is_cuda]
+                if landed:
+                    operations = [(call, here, place)
+                                  for (call, _, place), (here, _) in zip(operations, landed, strict=True)]  # fmt: skip
+                pending = [call(_bytes(tensor), self.members[place], tag=tag) for call, tensor, place in operations]
+        except RuntimeError as error:
+            world.standing.begin(waiting)
+            raise explained(world, waiting, error) from error
+        received = landed[len(landed) - sum(tensor.numel() > 0 for tensor, _ in receives) :]
+        return Pending(world=world, waiting=waiting, works=pending, landed=received)
+
+    def exchange(self, what: str, sends: Sequence[Message] = (), receives: Sequence[Message] = ()) -> None:
+        """`post`, waited for."""
+        self.post(what, sends, receives).wait()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pending:
+    """An exchange under way."""
+
+    world: World
+    waiting: Waiting
+    works: list[Any]
+    landed: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Where messages to a GPU arrive by way of the host, and where they belong."""
+
+    def wait(self) -> None:
+        standing = self.world.standing
+        standing.begin(self.waiting)
+        for number, work in enumerate(self.works):
+            # What has come by then is taken; a wait of no time at all would be one without an end.
+            left = max(0.001, standing.since + self.world.timeout - time.monotonic())
+            try:
+                work.wait(timedelta(seconds=left))
+            except RuntimeError as error:
+                raise explained(self.world, self._narrowed(number), error) from error
+        standing.end()
+        for here, there in self.landed:
+            there.copy_(here)
+
+    def _narrowed(self, number: int) -> Waiting:
+        """The exchange with the one rank that a failed work was about; with all where one work is about all."""
+        peers = self.waiting.peers
+        return replace(self.waiting, peers=(peers[number],)) if len(peers) == len(self.works) else self.waiting
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """The same memory as bytes: the way between ranks must not care what the numbers are."""
+    if not tensor.is_contiguous():
+        raise ValueError(f"ranks: a message has shape {tuple(tensor.shape)}, strides {tensor.stride()}; allowed: dense")
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def join(*, device: str = "cpu", timeout: float = TIMEOUT) -> World:
+    """The world that the launcher's environment describes (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), joined; one
+    rank alone where it describes none. Once a process."""
+    if "WORLD_SIZE" not in os.environ:
+        return World(timeout=timeout)
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise ValueError(f"ranks: WORLD_SIZE is set, {', '.join(missing)} not; allowed: what a launcher sets, or none")
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    transport = _transport(device, rank)
+    store, patience = None, max(timeout, JOIN_SECONDS)
+    try:
+        # The launcher's store, or where the launcher has none the one that rank 0 opens for all.
+        serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = shared(open_store(address, port, patience, serves=serves))
+        store.set(f"came/{rank}", "")
+        dist.init_process_group(
+            transport, store=PrefixStore("messages", store), rank=rank, world_size=size,
+            timeout=timedelta(seconds=patience),
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise not_joined(rank, size, store, patience, error) from error
+    standing = Standing()
+    return World(rank=rank, size=size, store=store, device=device, transport=transport, timeout=timeout,
+                 standing=standing, answering=Answering(rank, store, standing))  # fmt: skip
+
+
+def _transport(device: str, rank: int) -> str:
+    """The backend, and on CUDA this rank's own GPU. Ranks that share one can only go by way of the host, if told to."""
+    asked = os.environ.get(TRANSPORT_VARIABLE, "nccl" if device == "cuda" else "gloo")
+    if asked not in ("gloo", "nccl") or (asked == "nccl" and device != "cuda"):
+        allowed = "gloo, nccl" if device == "cuda" else "gloo"
+        raise ValueError(f"ranks: {TRANSPORT_VARIABLE} is {asked!r} on {device}; allowed: {allowed}")
+    if device == "cuda":
+        place, devices = int(os.environ.get("LOCAL_RANK", rank)), torch.cuda.device_count()
+        if asked == "nccl" and place >= devices:
+            raise ValueError(
+                f"ranks: this is rank {place} of its machine, which has {devices} GPUs; allowed: a GPU for each rank,"
+                f" or {TRANSPORT_VARIABLE}=gloo"
+            )
+        torch.cuda.set_device(place % devices)
+    return asked
+
+
+def leave(world: World) -> None:
+    """Ends a joined world in order."""
+    if world.answering is not None:
+        tell_failure(world, "left", "")
+        world.answering.stop()
+        dist.destroy_process_group()
