@@ -17,6 +17,7 @@ from samebits.cli.commands.contract import app as contract
 from samebits.cli.commands.demo import demo
 from samebits.cli.commands.doctor import doctor
 from samebits.cli.commands.generate import generate
+from samebits.cli.commands.launch import launch
 from samebits.cli.commands.plan import plan
 from samebits.cli.commands.reveal import reveal
 from samebits.cli.commands.rl import rl
@@ -35,6 +36,8 @@ app = typer.Typer(
 )
 for _command in (check, reveal, doctor, demo, plan, train, rl, generate, serve):
     app.command()(_command)
+# Words behind the command are the command's own.
+app.command(context_settings={"allow_interspersed_args": False})(launch)
 app.add_typer(contract, name="contract")
 app.add_typer(tokenizer, name="tokenizer")
 
