@@ -22,7 +22,8 @@ from samebits.ops.swiglu import cpu_kernel as swiglu_kernel
 
 
 def _linear(x_MK: Tensor, weight_NK: Tensor) -> Tensor:
-    return gemm(x_MK, weight_NK.T)
+    # A rank may have none of the heads.
+    return gemm(x_MK, weight_NK.T) if len(weight_NK) else x_MK.new_empty(len(x_MK), 0)
 
 
 def _rmsnorm(x: Tensor, weight_H: Tensor, eps: float) -> Tensor:

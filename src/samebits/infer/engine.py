@@ -46,7 +46,7 @@ class Engine:
         self._limit = min(config.max_positions, pages * page_size)
         self._pool = PagePool(pages)
         self._scheduler = Scheduler(self._pool, page_size, batch_tokens, batch_requests)
-        sizes = (pages, page_size, config.key_heads, config.head_size)
+        sizes = (pages, page_size, model.key_heads, config.head_size)
         self._caches = [LayerCache(*sizes, dtype=model.dtype, device=model.device) for _ in range(config.layers)]
         self._jobs: dict[int, Job] = {}
         self._unsent: list[Event] = []

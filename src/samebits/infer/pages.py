@@ -167,7 +167,7 @@ class LayerCache(Cache):
     def __init__(self, pages: int, page_size: int, key_heads: int, head: int, *, dtype: torch.dtype,
                  device: torch.device) -> None:  # fmt: skip
         self.k, self.v = (torch.zeros(pages, page_size, key_heads, head, dtype=dtype, device=device) for _ in range(2))
-        self._flat = self.k.view(-1, key_heads, head), self.v.view(-1, key_heads, head)
+        self._flat = self.k.flatten(0, 1), self.v.flatten(0, 1)
         self._tables: Tables | None = None
         self.lengths: list[int] = []
 

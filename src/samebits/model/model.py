@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from samebits.model.config import Config
 from samebits.model.weights import EMBEDDING, FINAL_NORM, HEAD, initial, prefix, shapes
 from samebits.ops.accumulation import embedding_into, linear_into, rmsnorm_into, selected_logprob_into
 from samebits.ops.attention.cache import Cache
+
+if TYPE_CHECKING:
+    from samebits.model.split import Split
 
 # Where a tied head's gradient goes until it is joined with the embedding's: two chains, each of its own.
 TIED_HEAD = "tied lm_head.weight"
@@ -49,9 +52,11 @@ class Model:
     operators: Operators = Operators()
     joined: Mapping[str, Tensor] = field(default_factory=dict)
     """Weights that lie end to end because one input meets them all, by their names up to the layer's part."""
+    split: Split | None = None
+    """How the weights are cut over ranks, of which these are one rank's; None: they are whole."""
 
     def __post_init__(self) -> None:
-        wanted = shapes(self.config)
+        wanted = shapes(self.config) if self.split is None else self.split.shapes()
         for name in (*wanted, *self.weights):
             found = tuple(self.weights[name].shape) if name in self.weights else None
             if found != wanted.get(name):
@@ -73,6 +78,15 @@ class Model:
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
         moved = {name: weight.to(device=device, dtype=dtype) for name, weight in self.weights.items()}
         return replace(self, weights=moved, sums=None, joined={})
+
+    def parted(self, split: Split) -> Model:
+        """This rank's part of whole weights."""
+        return replace(self, weights=split.take(self.weights), sums=None, joined={}, split=split)
+
+    @property
+    def key_heads(self) -> int:
+        """Key heads of which this rank has the keys."""
+        return len(self.weights[f"{prefix(0)}self_attn.k_proj.weight"]) // self.config.head_size
 
     def for_inference(self) -> Model:
         """The same weights in other places: those that meet the same input end to end, so that they are one product.
@@ -116,29 +130,36 @@ class Model:
     def logprobs(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """float32 (T): of token ids[t] after hidden[t]; 0 where an id is -100."""
         weight, sums = self._head()
+        if self.split is not None:
+            return self.split.logprobs(hidden, weight, ids, sums)
         if sums is None:
             return self.operators.logprob(hidden, weight, ids)
         return selected_logprob_into(hidden, weight, ids, sums)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 (T, vocabulary). Not differentiated into the sums: losses take `logprobs`."""
+        if self.split is not None:
+            return self.split.logits(hidden, self._head()[0])
         return self.operators.lm_head(hidden, self._head()[0])
 
     def _layer(self, at: str, x: Tensor, positions: Tensor, options: dict[str, Any]) -> Tensor:
         attended = self._attention(at, self._norm(x, f"{at}input_layernorm.weight"), positions, options)
-        x = x + self._linear(attended, f"{at}self_attn.o_proj.weight")
+        x = x + self._inward(attended, f"{at}self_attn.o_proj.weight")
         normed = self._norm(x, f"{at}post_attention_layernorm.weight")
         gate, up = self._products(normed, at, "mlp")
-        return x + self._linear(self.operators.swiglu(gate, up), f"{at}mlp.down_proj.weight")
+        return x + self._inward(self.operators.swiglu(gate, up), f"{at}mlp.down_proj.weight")
 
     def _attention(self, at: str, x: Tensor, positions: Tensor, options: dict[str, Any]) -> Tensor:
         config = self.config
         q, k, v = (each.reshape(len(x), -1, config.head_size) for each in self._products(x, at, "self_attn"))
         if config.norms_of_heads:
-            q, k = self._norm(q, f"{at}self_attn.q_norm.weight"), self._norm(k, f"{at}self_attn.k_norm.weight")
+            q, k = self._head_norms(q, k, at)
+        if not k.shape[1]:
+            # No heads on this rank: nothing, in which a gradient still finds its way to every product.
+            return (q + k + v).reshape(len(x), 0)
         # One call turns both: a head's turn does not depend on the heads beside it.
         turned = self.operators.rope(torch.cat((q, k), 1), positions, config.theta, scaling=config.scaling)
-        q, k = turned[:, : config.heads], turned[:, config.heads :]
+        q, k = turned[:, : q.shape[1]], turned[:, q.shape[1] :]
         attended: Tensor = self.operators.attention(q, k, v, **options)
         return attended.reshape(len(x), -1)
 
@@ -146,7 +167,12 @@ class Model:
         name, place = (EMBEDDING, TIED_HEAD) if self.config.tied else (HEAD, HEAD)
         return self.weights[name], None if self.sums is None else self.sums[place]
 
+    def _sum(self, name: str) -> Tensor | None:
+        return None if self.sums is None else self.sums[name]
+
     def _embedding(self, ids: Tensor) -> Tensor:
+        if self.split is not None:
+            return self.split.embedding(ids, self.weights[EMBEDDING], self._sum(EMBEDDING))
         if self.sums is None:
             return self.operators.embedding(ids, self.weights[EMBEDDING])
         return embedding_into(ids, self.weights[EMBEDDING], self.sums[EMBEDDING])
@@ -156,13 +182,29 @@ class Model:
             return self.operators.linear(x, self.weights[name])
         return linear_into(x, self.weights[name], self.sums[name])
 
+    def _inward(self, x: Tensor, name: str) -> Tensor:
+        """x with a weight that writes into the residual stream."""
+        if self.split is None:
+            return self._linear(x, name)
+        return self.split.inward(x, self.weights[name], self._sum(name), name)
+
     def _products(self, x: Tensor, at: str, part: str) -> Sequence[Tensor]:
         """x with each of the weights that meet it."""
         whole = [f"{at}{part}.{name}_proj.weight" for name in PARTS[part]]
         joined = self.joined.get(f"{at}{part}")
         if joined is None:
+            if self.split is not None and self.sums is not None:
+                weights, sums = [self.weights[name] for name in whole], [self.sums[name] for name in whole]
+                return self.split.outward(x, weights, sums)
             return [self._linear(x, name) for name in whole]
         return torch.split(self.operators.linear(x, joined), [len(self.weights[name]) for name in whole], dim=-1)
+
+    def _head_norms(self, q: Tensor, k: Tensor, at: str) -> Sequence[Tensor]:
+        names = [f"{at}self_attn.{each}_norm.weight" for each in "qk"]
+        if self.split is None or self.sums is None:
+            return [self._norm(each, name) if each.numel() else each for each, name in zip((q, k), names, strict=True)]
+        weights, sums = [self.weights[name] for name in names], [self.sums[name] for name in names]
+        return self.split.head_norms(q, k, weights, sums)
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         if self.sums is None:

@@ -127,6 +127,8 @@ class MonitoringSection:
     """Steps from one printed line to the next, where no terminal shows all of them."""
     peak_flops: float | None = None
     """Of the device, for the utilisation; left out: measured with the product that the run uses."""
+    compare_every: int = 10
+    """Steps from one comparison of all ranks' weights to the next: equal bits, or the run is stopped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,8 +144,8 @@ class Configuration:
 
 # Where a batch is cut, where checkpoints fall and what is shown change no bit; nor do paths: the tokens are compared.
 FREE: Final = ("training.micro_batch", "training.accumulation", "training.collation", "training.checkpoint_every",
-               "training.keep", "monitoring.every", "monitoring.peak_flops", "data.sequences", "data.paths",
-               "data.tokenizer")  # fmt: skip
+               "training.keep", "monitoring.every", "monitoring.peak_flops", "monitoring.compare_every",
+               "data.sequences", "data.paths", "data.tokenizer")  # fmt: skip
 
 
 def deciding(config: Configuration) -> dict[str, Any]:
@@ -238,7 +240,7 @@ def _faults(config: Configuration) -> Iterator[tuple[str, str]]:
         ("training.micro_batch", training.micro_batch), ("training.accumulation", training.accumulation),
         ("training.lanes", training.lanes), ("training.checkpoint_every", training.checkpoint_every),
         ("data.limit", data.limit), ("data.sequences", data.sequences),
-        ("monitoring.every", config.monitoring.every),
+        ("monitoring.every", config.monitoring.every), ("monitoring.compare_every", config.monitoring.compare_every),
     ):  # fmt: skip
         if count is not None and count < 1:
             yield key, f"is {count}; allowed: at least 1"

@@ -32,6 +32,19 @@ class Events:
         os.write(self._handle, f"{line}\n".encode())
 
 
+class _Unwritten(Events):
+    """Of a rank that writes nothing: another one does."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+
+    def write(self, kind: str, facts: Mapping[str, Any]) -> None:
+        return None
+
+
+UNWRITTEN: Final[Events] = _Unwritten()
+
+
 def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
     """JSON has no NaN and no infinity: those are said in words, never as 0."""
     return {

@@ -1,6 +1,7 @@
 """The gradient of a global batch: lanes of one chain each, any micro-batch cut within them, folded by a balanced tree.
 
-Lanes decide bits; where a lane is cut, and whether its sequences are packed or padded, does not. Knows no optimizer."""
+Lanes decide bits; where a lane is cut, whether its sequences are packed or padded, and on which rank it is, does not.
+Knows no optimizer."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from samebits.model import Batch, Model
 from samebits.model.batch import IGNORED
 from samebits.parallel.schedules import Lanes
+from samebits.train.ranks import ALONE, Ranks
 
 Example = tuple[NDArray[np.int64], NDArray[np.int64]]
 """(inputs, targets) of one sequence."""
@@ -32,6 +34,8 @@ class Cut:
     padded: bool = False
     width: int = 0
     """Tokens of a padded row."""
+    ranks: Ranks = ALONE
+    """Who goes through which lanes. Decides no bit either."""
 
     def pieces(self, lane: int) -> Iterator[range]:
         """The micro-batches of a lane, as places in the global batch; none crosses a lane's border."""
@@ -52,8 +56,11 @@ class Backward:
 
 
 def backward(model: Model, examples: Sequence[Example], cut: Cut) -> Backward:
-    """The gradient of the mean loss over all targets of the global batch, which is known before the first pass."""
+    """The gradient of the mean loss over all targets of the global batch, which is known before the first pass.
+
+    Each rank goes through lanes of its own and returns the gradients that it updates."""
     count = sum(int((targets != IGNORED).sum()) for _, targets in examples)
+    own = cut.ranks.lanes(cut.lanes)
     seen: list[Tensor] = []
 
     def gradients_of(lane: int) -> Gradients:
@@ -64,12 +71,12 @@ def backward(model: Model, examples: Sequence[Example], cut: Cut) -> Backward:
             seen.append(logprobs.detach().reshape(-1))
         return summing.gradients()
 
-    gradients = fold(cut.lanes.lanes, gradients_of)
-    return Backward(gradients=gradients, loss=mean_loss(seen, count), targets=count)
+    gradients = cut.ranks.reduced(fold(len(own), gradients_of, own.start))
+    return Backward(gradients=gradients, loss=mean_loss([cut.ranks.everyones(torch.cat(seen))], count), targets=count)
 
 
 def mean_loss(logprobs: Sequence[Tensor], count: int) -> float:
-    """Minus the mean; places without a target hold 0 and change nothing."""
+    """Minus the mean, in any order: the sum is exact. Places without a target hold 0 and change nothing."""
     return -math.fsum(torch.cat(list(logprobs)).tolist()) / count
 
 

@@ -6,15 +6,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from samebits.parallel.collectives import gathered_integers
+from samebits.parallel.grid import Grid
+from samebits.parallel.world import World
 from samebits.train import checkpoint, watch
 from samebits.train.configuration import Configuration
 from samebits.train.display import Screen, Shown, Silent
-from samebits.train.events import Events, opened
+from samebits.train.events import UNWRITTEN, Events, opened
 from samebits.train.plan import check_counted
 from samebits.train.planning import Assessment, assess, data_of, model_of, shape_of
+from samebits.train.ranks import ALONE, Gridded
 from samebits.train.speed import peak_flops, utilisation
 from samebits.train.trainer import OURS, Parts, StepRecord, Trainer
 
@@ -47,10 +52,13 @@ class Summary:
 
 def run(
     config: Configuration, folder: Path, *, resume: bool = False, allow_changes: Sequence[str] = (),
-    screen: Screen | None = None, parts: Parts = OURS,
+    screen: Screen | None = None, parts: Parts = OURS, grid: Grid | None = None,
 ) -> Summary:  # fmt: skip
-    """Trains into a folder. `resume` goes on from its newest whole checkpoint, or begins where there is none."""
-    screen = screen or Silent()
+    """Trains into a folder. `resume` goes on from its newest whole checkpoint, or begins where there is none.
+
+    On every rank of a grid at once, with one folder for all of them: rank 0 shows, logs and keeps checkpoints."""
+    grid = grid or Grid(world=World())
+    screen = screen if screen is not None and grid.world.rank == 0 else Silent()
     shape, data = shape_of(config), data_of(config)
     assessment = assess(config, shape, data)
     if not assessment.allowed:
@@ -60,14 +68,24 @@ def run(
     present = checkpoint.committed(folder) if folder.is_dir() else []
     if present and not resume:
         raise ValueError(f"{folder}: holds checkpoints up to step {present[-1]}; allowed: --resume, or another folder")
-    with opened(folder) as events:
-        trainer = Trainer(config, model_of(config), data, parts)
+    model = model_of(config)
+    ranks = Gridded(grid, model) if grid.world.size > 1 else ALONE
+    with opened(folder) if grid.world.rank == 0 else nullcontext(UNWRITTEN) as events:
+        trainer = Trainer(config, model, data, parts, ranks)
         if present:
             kept = checkpoint.read(folder)
             for line in kept.skipped:
                 screen.note(f"passed over: {line}")
             trainer.restore(kept, tuple(allow_changes))
+        _agree(grid.world, trainer.done)
         return _Run(trainer, folder, events, screen, assessment).whole()
+
+
+def _agree(world: World, done: int) -> None:
+    """Every rank goes on from the same step."""
+    steps = [step for (step,) in gathered_integers(world.group, [done])]
+    if len(set(steps)) > 1:
+        raise ValueError(f"ranks: they go on from steps {steps}; allowed: one, from one folder that all of them see")
 
 
 class _Run:
@@ -92,6 +110,8 @@ class _Run:
             while trainer.done < trainer.run.steps:
                 self._step()
             self._count()
+            # No rank looks for the last checkpoint before rank 0 has kept it.
+            gathered_integers(trainer.ranks.world.group, [trainer.done])
         except watch.BreachError as breach:
             self.events.write("breach", {"contract": breach.contract, "step": breach.step, "message": breach.message})
             raise
@@ -109,8 +129,10 @@ class _Run:
         every, last = self.trainer.config.training.checkpoint_every, self.trainer.run.steps
         if record.step % every == 0 or record.step == last:
             training = self.trainer.config.training
-            path = checkpoint.write(self.folder, record.step, **self.trainer.state(), keep=training.keep)
-            self.events.write("checkpoint", {"step": record.step, "digest": checkpoint.digest(path)})
+            kept = self.trainer.state()
+            if kept is not None:
+                path = checkpoint.write(self.folder, record.step, **kept, keep=training.keep)
+                self.events.write("checkpoint", {"step": record.step, "digest": checkpoint.digest(path)})
 
     def _show(self, record: StepRecord) -> None:
         self.tokens, self.loss = self.tokens + record.tokens, record.loss

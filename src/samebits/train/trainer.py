@@ -6,8 +6,8 @@ copies of them."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from samebits.model import Model
 from samebits.model.weights import EMBEDDING, shapes
 from samebits.ops.adamw import AdamW
-from samebits.ops.grad_norm import clip_grad_norm_, grad_norm
+from samebits.ops.arguments import choose_backend
 from samebits.parallel.schedules import Lanes
 from samebits.train import lanes, watch
 from samebits.train.algebra import Run, learning_rate, position_after
@@ -25,6 +25,7 @@ from samebits.train.configuration import Configuration, OptimizerSection, decidi
 from samebits.train.data import Data
 from samebits.train.order import sequences_of
 from samebits.train.planning import plan_of
+from samebits.train.ranks import ALONE, Ranks
 
 MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 STATE_FORMAT: Final = 1
@@ -47,9 +48,10 @@ class StepRecord:
     seconds: float
 
 
-def clipped(parameters: list[Tensor], max_norm: float) -> Tensor:
-    """Clips all gradients by their norm as one; the norm before."""
-    return clip_grad_norm_(parameters, max_norm)
+def clipped(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
+    """Clips all gradients by their norm as one, in place."""
+    backend = choose_backend("clip", gradients[0], None)
+    torch.ops.samebits.grad_norm_clip_(gradients, norm, max_norm, backend)
 
 
 def numbers_of(section: OptimizerSection, rate: float) -> list[dict[str, Any]]:
@@ -75,7 +77,7 @@ class Parts:
     """What a trainer is made of. A faulty part can stand in, to see that it is noticed."""
 
     backward: Callable[[Model, list[lanes.Example], lanes.Cut], lanes.Backward] = lanes.backward
-    clip: Callable[[list[Tensor], float], Tensor] = clipped
+    clip: Callable[[list[Tensor], Tensor, float], None] = clipped
     optimizer: Callable[[dict[str, Tensor], OptimizerSection], AdamW] = made
     moment: Callable[[Tensor], Tensor] = zero_moment
 
@@ -86,19 +88,24 @@ OURS: Final = Parts()
 class Trainer:
     """A run in memory."""
 
-    def __init__(self, config: Configuration, model: Model, data: Data, parts: Parts = OURS) -> None:
-        """Takes a copy of the model's weights. Everything that can be checked before a step is."""
-        self.config, self.data, self.parts = config, data, parts
+    def __init__(
+        self, config: Configuration, model: Model, data: Data, parts: Parts = OURS, ranks: Ranks = ALONE
+    ) -> None:
+        """Takes a copy of the model's weights, of which this rank keeps what it updates. Everything that can be checked
+        before a step is."""
+        self.config, self.data, self.parts, self.ranks = config, data, parts, ranks
         self.plan = plan_of(config, model.config, data)
         self.run = Run.of(self.plan)
         self.done = 0
         device = torch.device(config.training.device)
         self.weights = {
-            name: model.weights[name].detach().to(device, torch.float32, copy=True).contiguous()
+            name: ranks.take(name, model.weights[name].detach().to(device, torch.float32)).contiguous()
             for name in shapes(model.config)
         }
         self._model = model
-        self.optimizer = parts.optimizer(self.weights, config.optimizer)
+        self._passing: Model | None = None
+        kept = {name: weight for name, weight in self.weights.items() if weight.numel()}
+        self.optimizer = parts.optimizer(kept, config.optimizer)
         watch.hyperparameters_reach(0, self.optimizer.param_groups, numbers_of(config.optimizer, self.peak))
         self._begin(
             {f"{kind}.{name}": parts.moment(weight) for name, weight in self.weights.items() for kind in MOMENTS}
@@ -108,9 +115,9 @@ class Trainer:
         each = Lanes(lanes=training.lanes, sequences=training.batch // training.lanes)
         self.cut = lanes.Cut(
             lanes=each, micro_batch=training.micro_batch, padded=training.collation == "padded",
-            width=config.data.length,
+            width=config.data.length, ranks=ranks,
         )  # fmt: skip
-        self._norm_error = watch.norm_error(self.weights.values())
+        self._norm_error = watch.norm_error(shapes(model.config).values())
         self._data_digest = data.digest()
 
     @property
@@ -118,9 +125,11 @@ class Trainer:
         return self.config.optimizer.peak_rate
 
     def model(self) -> Model:
-        """The model as it stands: the float32 weights themselves, or their roundings."""
-        dtype = getattr(torch, self.config.training.dtype)
-        return replace(self._model, weights={name: each.to(dtype) for name, each in self.weights.items()}, sums=None)
+        """The model as it stands, this rank's part of it: the float32 weights themselves, or their roundings."""
+        if self._passing is None:
+            dtype = getattr(torch, self.config.training.dtype)
+            self._passing = self.ranks.model(self._model, self.weights, dtype)
+        return self._passing
 
     def moments(self) -> dict[str, Tensor]:
         """Both moments of every weight, by kind and name."""
@@ -140,9 +149,11 @@ class Trainer:
         watch.loss_is_finite(number, found.loss)
         for name, weight in self.weights.items():
             weight.grad = found.gradients[name]
-        missing = watch.without_gradient(found.gradients)
+        missing = watch.without_gradient(found.gradients, self.ranks.sums)
         watch.gradients_flow(number, missing)
-        before = float(self.parts.clip(list(self.weights.values()), max_norm))
+        norm, _ = self.ranks.norms(found.gradients, EMBEDDING)
+        self.parts.clip(list(found.gradients.values()), norm, max_norm)
+        before = float(norm)
         after = self._watch_clipped(number, found.gradients, before, max_norm)
         rate = self.rate(number)
         for group in self.optimizer.param_groups:
@@ -150,7 +161,10 @@ class Trainer:
         watch.hyperparameters_reach(number, self.optimizer.param_groups, numbers_of(self.config.optimizer, rate))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        watch.are_finite(number, "weight", self.weights)
+        self._passing = None
+        watch.are_finite(number, "weight", self.weights, self.ranks.sums)
+        if number % self.config.monitoring.compare_every == 0:
+            watch.copies_are_equal(number, self.ranks.digests(self.model()))
         self.done = number
         return StepRecord(
             step=number, loss=found.loss, norm=before, norm_after=after, rate=rate, tokens=found.targets,
@@ -159,8 +173,8 @@ class Trainer:
 
     def _watch_clipped(self, step: int, gradients: dict[str, Tensor], before: float, max_norm: float) -> float:
         """Finite, no longer than allowed as a whole, and the embedding's part of it neither; the norm after."""
-        watch.are_finite(step, "the clipped gradient of", gradients)
-        whole, embedding = float(grad_norm(gradients.values())), float(grad_norm([gradients[EMBEDDING]]))
+        watch.are_finite(step, "the clipped gradient of", gradients, self.ranks.sums)
+        whole, embedding = map(float, self.ranks.norms(gradients, EMBEDDING))
         limits = (max_norm, self._norm_error)
         watch.norm_is_clipped(step, watch.EMBEDDING_GRADIENT, "the embedding's gradient", embedding, *limits)
         watch.norm_is_clipped(step, watch.STABLE, "the gradient", whole, *limits)
@@ -169,7 +183,8 @@ class Trainer:
 
     def counted(self) -> dict[str, int]:
         """Updates of each weight, as the optimizer counted them."""
-        return {name: self.optimizer.state[weight]["step"] for name, weight in self.weights.items()}
+        updated = [(name, weight) for name, weight in self.weights.items() if weight.numel()]
+        return {name: self.optimizer.state[weight]["step"] for name, weight in updated}
 
     def facts(self) -> dict[str, Any]:
         """All that the next update depends on beside tensors: settings that decide bits, the data, and the position."""
@@ -177,22 +192,35 @@ class Trainer:
         position = {"position.epoch": epoch, "position.sequence": within}
         return {**deciding(self.config), "data.digest": self._data_digest, **position}
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint of this moment holds: weights, optimizer, state. No time of day: equal runs are equal."""
+    def state(self) -> dict[str, Any] | None:
+        """What a checkpoint of this moment holds: weights, optimizer, state; on one of several ranks, None elsewhere.
+
+        No time of day and no number of ranks: equal runs are equal."""
         facts = {"format": STATE_FORMAT, "step": self.done, "waived": list(self.config.training.waive)}
-        return {"weights": self.weights, "optimizer": self.moments(), "state": {**facts, "facts": self.facts()}}
+        weights = self.ranks.whole(self.weights, {name: name for name in self.weights})
+        moments = self.ranks.whole(self.moments(), dict(self._moment_names()))
+        if weights is None or moments is None:
+            return None
+        return {"weights": weights, "optimizer": moments, "state": {**facts, "facts": self.facts()}}
+
+    def _moment_names(self) -> Iterator[tuple[str, str]]:
+        """Every moment's name, and its weight's."""
+        for name in self.weights:
+            for kind in MOMENTS:
+                yield f"{kind}.{name}", name
 
     def restore(self, checkpoint: Checkpoint, allow_changes: tuple[str, ...] = ()) -> None:
         """Goes on from a checkpoint. Whatever decides bits must be as it was, unless the change is allowed by name."""
         if checkpoint.state.get("format") != STATE_FORMAT:
             raise ValueError(f"checkpoint: format is {checkpoint.state.get('format')!r}; allowed: {STATE_FORMAT}")
-        self.done = checkpoint.step
+        self.done, self._passing = checkpoint.step, None
         _refuse_changes(checkpoint.state["facts"], self.facts(), allow_changes)
+        wanted = shapes(self._model.config)
         for name, weight in self.weights.items():
-            weight.copy_(_held("weights", checkpoint.weights, name, weight))
-        held = {f"{kind}.{name}": weight for name, weight in self.weights.items() for kind in MOMENTS}
-        self._begin({name: _held("optimizer", checkpoint.optimizer, name, weight).to(weight.device, copy=True)
-                     for name, weight in held.items()})  # fmt: skip
+            weight.copy_(self.ranks.take(name, _held("weights", checkpoint.weights, name, wanted[name])))
+        device = self.weights[EMBEDDING].device
+        self._begin({key: self.ranks.take(name, _held("optimizer", checkpoint.optimizer, key, wanted[name])).to(device)
+                     for key, name in self._moment_names()})  # fmt: skip
 
     def _begin(self, moments: dict[str, Tensor]) -> None:
         """Puts moments into the optimizer, which then counts from the steps done."""
@@ -201,11 +229,11 @@ class Trainer:
             self.optimizer.state[weight] = {"step": self.done, **kept}
 
 
-def _held(where: str, tensors: Mapping[str, Tensor], name: str, weight: Tensor) -> Tensor:
+def _held(where: str, tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
     found = tensors.get(name)
-    if found is None or found.shape != weight.shape or found.dtype != torch.float32:
+    if found is None or found.shape != shape or found.dtype != torch.float32:
         seen = None if found is None else (*found.shape, str(found.dtype))
-        wanted = (*weight.shape, "torch.float32")
+        wanted = (*shape, "torch.float32")
         raise ValueError(f"checkpoint: {name} in {where} is {seen}; allowed: {wanted}")
     return found
 

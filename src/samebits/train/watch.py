@@ -5,7 +5,7 @@ Knows tensors and numbers by name, no model and no data. Ids are those of the tr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -20,7 +20,12 @@ HYPERPARAMETERS: Final = "C-HYPERPARAMS-001"
 FLOW: Final = "C-GRADFLOW-001"
 ZEROS: Final = "C-GPUINIT-001"
 COUNTED: Final = "C-TRAINCFG-001"
+COPIES: Final = "DIST-001"
 READ_BACK: Final = ("lr", "betas", "eps", "weight_decay")
+
+
+Over = Callable[[Sequence[int]], list[int]]
+"""Counts of this rank to counts of all ranks together."""
 
 
 class BreachError(RuntimeError):
@@ -36,22 +41,21 @@ def loss_is_finite(step: int, loss: float) -> None:
         raise BreachError(STABLE, step, f"the loss is {loss}; allowed: finite")
 
 
-def are_finite(step: int, what: str, tensors: Mapping[str, Tensor]) -> None:
-    """Every element of every tensor; the host waits once for all of them."""
-    good = torch.stack([tensor.isfinite().all() for tensor in tensors.values()]).tolist()
-    for (name, tensor), finite in zip(tensors.items(), good, strict=True):
-        if not finite:
-            bad = int((~tensor.isfinite()).sum())
+def are_finite(step: int, what: str, tensors: Mapping[str, Tensor], over: Over = list) -> None:
+    """Every element of every tensor; the host waits once for all of them. `over` sums counts over ranks."""
+    counts = torch.stack([(~tensor.isfinite()).sum() for tensor in tensors.values()]).tolist()
+    for name, bad in zip(tensors, over(counts), strict=True):
+        if bad:
             raise BreachError(STABLE, step, f"{what} {name} has {bad} elements that are not finite; allowed: none")
 
 
-def norm_error(tensors: Iterable[Tensor]) -> float:
+def norm_error(shapes: Iterable[tuple[int, ...]]) -> float:
     """How far the norm after clipping may lie above the largest allowed, relatively: derived from the order of its sum.
 
     A square passes a lane of a piece, the fold of the lanes, a lane over pieces and their fold; the root halves the
     sum's error, which counts twice: in the norm that scaled and in the norm that is looked at. Then the two roots, the
     sum with 1e-6, the quotient and the product."""
-    pieces = sum(-(-tensor.numel() // PIECE) for tensor in tensors)
+    pieces = sum(-(-math.prod(shape) // PIECE) for shape in shapes)
     folds = 2 * int(math.log2(LANES))
     roundings = PIECE // LANES + -(-pieces // LANES) + folds + 6
     return 1.01 * roundings * FLOAT32_ROUNDOFF
@@ -75,10 +79,10 @@ def clipping_is_by_the_norm(step: int, before: float, after: float, max_norm: fl
         )
 
 
-def without_gradient(gradients: Mapping[str, Tensor]) -> list[str]:
+def without_gradient(gradients: Mapping[str, Tensor], over: Over = list) -> list[str]:
     """The weights that no gradient reached."""
-    reached = torch.stack([gradient.count_nonzero() > 0 for gradient in gradients.values()]).tolist()
-    return [name for name, reaches in zip(gradients, reached, strict=True) if not reaches]
+    reached = torch.stack([gradient.count_nonzero() for gradient in gradients.values()]).tolist()
+    return [name for name, count in zip(gradients, over(reached), strict=True) if not count]
 
 
 def gradients_flow(step: int, missing: list[str]) -> None:
@@ -103,6 +107,15 @@ def hyperparameters_reach(step: int, groups: list[dict[str, Any]], wanted: list[
             if group[name] != numbers[name]:
                 message = f"{name} of group {number} is {group[name]}, the configuration says {numbers[name]}"
                 raise BreachError(HYPERPARAMETERS, step, message)
+
+
+def copies_are_equal(step: int, digests: Mapping[str, Sequence[int]]) -> None:
+    """Ranks that hold the same part of the weights hold the same bits; `digests` by what it is, one a rank."""
+    for what, found in digests.items():
+        for place, digest in enumerate(found):
+            if digest != found[0]:
+                message = f"{what}: those of place {place} are {digest:014x}, those of place 0 {found[0]:014x}"
+                raise BreachError(COPIES, step, f"{message}; allowed: the same bits")
 
 
 def updates_are_counted(step: int, counted: Mapping[str, int]) -> None:

@@ -37,28 +37,39 @@ def generate(
 ) -> None:
     """Continue a text: the same tokens and logprobs as in any batch of an engine or server with these weights.
 
+    Under `samebits launch` or torchrun the weights are shared by all ranks, with the bits of one.
+
     Example: [bold]samebits generate --model smollm2 --chat --prompt "What is a prime number?" --temperature 0[/bold]"""
     from samebits.infer import Engine, Request, Sampling
     from samebits.infer.request import bits
     from samebits.model.loading import load
+    from samebits.model.split import Split
+    from samebits.parallel.launching import ranks
 
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    with progress(f"loading {model}"):
-        loaded = load(model, dtype, device)
-    words = loaded.tokenizer
-    ids = words.conversation([{"role": "user", "content": prompt}]) if chat else words.encode(prompt)
-    request = Request(prompt=tuple(ids), max_tokens=max_tokens, sampling=sampling, stop=frozenset(words.eos))
-    pages = min(len(ids) + max_tokens, loaded.model.config.max_positions) // PAGE_SIZE + 1
-    engine = Engine(loaded.model.for_inference(), pages=pages, page_size=PAGE_SIZE)
-    engine.submit(request)
-    if as_json:
-        print_json(_document(model, request, list(_events(engine)), words))
-    elif logprobs:
-        for event in _events(engine):
-            text = json.dumps(words.text([event.token]), ensure_ascii=False)
-            print(f"{event.token:>7} {event.logprob:>12.7f} {bits(event.logprob)} {text}", flush=True)
-    else:
-        _write(_events(engine), words, request.stop)
+    with ranks(device=device) as world:
+        with progress(f"loading {model}"):
+            loaded = load(model, dtype, device)
+        words, whole = loaded.tokenizer, loaded.model
+        ids = words.conversation([{"role": "user", "content": prompt}]) if chat else words.encode(prompt)
+        request = Request(prompt=tuple(ids), max_tokens=max_tokens, sampling=sampling, stop=frozenset(words.eos))
+        pages = min(len(ids) + max_tokens, whole.config.max_positions) // PAGE_SIZE + 1
+        if world.size > 1:
+            whole = whole.parted(Split(config=whole.config, group=world.group, gathers=True))
+        engine = Engine(whole.for_inference(), pages=pages, page_size=PAGE_SIZE)
+        engine.submit(request)
+        if world.rank:
+            # Every rank computes its part of every token; one of them says it.
+            for _ in _events(engine):
+                pass
+        elif as_json:
+            print_json(_document(model, request, list(_events(engine)), words))
+        elif logprobs:
+            for event in _events(engine):
+                text = json.dumps(words.text([event.token]), ensure_ascii=False)
+                print(f"{event.token:>7} {event.logprob:>12.7f} {bits(event.logprob)} {text}", flush=True)
+        else:
+            _write(_events(engine), words, request.stop)
 
 
 def _events(engine: Engine) -> Iterator[Event]:

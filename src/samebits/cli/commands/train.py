@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,9 +14,14 @@ from samebits.cli.commands.plan import Settings, Source, print_assessment
 from samebits.cli.console import Json, output, print_json
 
 if TYPE_CHECKING:
+    from samebits.train.configuration import Configuration
+    from samebits.train.planning import Assessment
     from samebits.train.running import Summary
 
 SCHEMA = "samebits.train/1"
+Tensor = Annotated[
+    int, typer.Option(help="Ranks that hold one copy of the weights between them; a divisor of the number of ranks.")
+]
 
 
 def train(
@@ -28,14 +34,19 @@ def train(
     exported: Annotated[
         Path | None, typer.Option("--export", help="At the end, write the model here in Hugging Face's layout.")
     ] = None,
+    tensor: Tensor = 1,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Train a model. What `samebits plan` refuses is refused here, before a step is spent; a broken contract stops it.
 
+    Under `samebits launch` or torchrun the lanes are shared by all ranks, with the bits of one.
+
     Example: [bold]samebits train recipes/tiny.yaml --out runs/tiny[/bold], and after an interruption the same with
     [bold]--resume[/bold]"""
     # Loaded here: other commands need not wait for it.
+    from samebits.parallel.grid import Grid
+    from samebits.parallel.launching import ranks
     from samebits.train.configuration import read
     from samebits.train.display import on_stderr
     from samebits.train.exporting import export, refuse_if_taken
@@ -47,27 +58,32 @@ def train(
     if exported is not None:
         refuse_if_taken(exported)
     chosen = read(config, settings or [])
-    try:
-        with on_stderr(chosen.monitoring.every) as screen:
-            summary = run(chosen, out, resume=resume, allow_changes=allow_changes or [], screen=screen)
-    except RefusedError as refused:
-        if as_json:
-            print_json({"schema": SCHEMA, "config": str(config), **refused.assessment.as_dict()})
-        else:
-            print_assessment(chosen, refused.assessment)
-        raise typer.Exit(1) from refused
-    except BreachError as breach:
-        _stopped(out, str(breach))
-        raise typer.Exit(1) from breach
-    except KeyboardInterrupt as interrupt:
-        _stopped(out, "interrupted")
-        raise typer.Exit(3) from interrupt
-    if exported is not None:
-        export(chosen, out, exported)
+    with ranks(device=chosen.training.device.partition(":")[0]) as world:
+        grid = Grid(world=world, tensor=tensor)
+        try:
+            with on_stderr(chosen.monitoring.every) if world.rank == 0 else nullcontext(None) as screen:
+                summary = run(chosen, out, resume=resume, allow_changes=allow_changes or [], screen=screen, grid=grid)
+        except RefusedError as refused:
+            if world.rank == 0:
+                _refused(config, chosen, refused.assessment, as_json)
+            raise typer.Exit(1) from refused
+        except BreachError as breach:
+            _stopped(out, str(breach))
+            raise typer.Exit(1) from breach
+        except KeyboardInterrupt as interrupt:
+            _stopped(out, "interrupted")
+            raise typer.Exit(3) from interrupt
+        if world.rank == 0:
+            if exported is not None:
+                export(chosen, out, exported)
+            _print(config, summary, as_json)
+
+
+def _refused(config: Path, chosen: Configuration, assessment: Assessment, as_json: bool) -> None:
     if as_json:
-        print_json({"schema": SCHEMA, "config": str(config), **asdict(summary)})
+        print_json({"schema": SCHEMA, "config": str(config), **assessment.as_dict()})
     else:
-        _print(summary)
+        print_assessment(chosen, assessment)
 
 
 def _stopped(folder: Path, why: str) -> None:
@@ -79,7 +95,10 @@ def _stopped(folder: Path, why: str) -> None:
     print(f"samebits: {why}; {kept}", file=sys.stderr)
 
 
-def _print(summary: Summary) -> None:
+def _print(config: Path, summary: Summary, as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": SCHEMA, "config": str(config), **asdict(summary)})
+        return
     console = output()
     for obligation in summary.waived:
         console.print(f"WAIVED {obligation}", style="bold yellow")

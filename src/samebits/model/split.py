@@ -1,0 +1,136 @@
+"""A decoder over the ranks of a tensor-parallel group: which block of every weight a rank holds, and its products.
+
+Forward and backward have the bits of one rank. In training what reads the residual stream is cut by outputs, what
+writes into it by inputs, where a chain travels from rank to rank; for inference all is cut by outputs and gathered.
+Attention is cut between groups of heads that share keys: a rank beyond their number holds none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from samebits.model.config import Config
+from samebits.model.weights import EMBEDDING, HEAD, shapes
+from samebits.ops.arguments import choose_backend
+from samebits.parallel import linear, vocabulary
+from samebits.parallel.collectives import even_cuts, gather_columns
+from samebits.parallel.layout import Block, whole
+from samebits.parallel.norm import head_norms
+from samebits.parallel.world import Group
+
+# Matrix units take this many products at once: where a chain may change ranks.
+STEP: Final = 16
+ACTIVATIONS: Final = "gather activations"
+INWARD: Final = ("o_proj.weight", "down_proj.weight")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """How a config's weights are cut over a group. `gathers`: for inference, without travelling chains."""
+
+    config: Config
+    group: Group
+    gathers: bool = False
+
+    def __post_init__(self) -> None:
+        width = self.config.heads // self.config.key_heads * self.config.head_size
+        if self.group.size > 1 and not self.gathers and width % STEP:
+            raise ValueError(
+                f"split: {width} outputs of heads that share keys; allowed over ranks: a multiple of {STEP}"
+            )
+
+    def key_heads(self) -> list[int]:
+        """Cuts of the key heads."""
+        return even_cuts(self.config.key_heads, self.group.size)
+
+    def heads(self) -> list[int]:
+        each = self.config.heads // self.config.key_heads
+        return [each * cut for cut in self.key_heads()]
+
+    def intermediate(self) -> list[int]:
+        steps = even_cuts(-(-self.config.intermediate // STEP), self.group.size)
+        return [min(STEP * cut, self.config.intermediate) for cut in steps]
+
+    def vocabulary(self) -> list[int]:
+        return vocabulary.vocabulary_cuts(self.config.vocabulary, self.group.size)
+
+    def hidden(self) -> list[int]:
+        return even_cuts(self.config.hidden, self.group.size)
+
+    def _cut(self, name: str) -> tuple[int, list[int]] | None:
+        """The axis on which a weight is cut, and where; None: every rank has it whole."""
+        size = self.config.head_size
+        if name in (EMBEDDING, HEAD):
+            return 0, self.vocabulary()
+        if name.endswith(INWARD) and self.gathers:
+            return 0, self.hidden()
+        if name.endswith(("q_proj.weight", "o_proj.weight")):
+            return int(name.endswith("o_proj.weight")), [cut * size for cut in self.heads()]
+        if name.endswith(("k_proj.weight", "v_proj.weight")):
+            return 0, [cut * size for cut in self.key_heads()]
+        if name.endswith(("gate_proj.weight", "up_proj.weight", "down_proj.weight")):
+            return int(name.endswith("down_proj.weight")), self.intermediate()
+        return None
+
+    def held(self, name: str, place: int) -> Block:
+        """What a rank of the group holds of a weight."""
+        everything, cut = whole(shapes(self.config)[name]), self._cut(name)
+        if cut is None:
+            return everything
+        axis, places = cut
+        span = (places[place], places[place + 1])
+        return Block(rows=span, columns=everything.columns) if axis == 0 else Block(rows=everything.rows, columns=span)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of this rank's blocks."""
+        found: dict[str, tuple[int, ...]] = {}
+        for name, shape in shapes(self.config).items():
+            held = self.held(name, self.group.place)
+            columns = held.columns[1] - held.columns[0]
+            found[name] = (columns,) if len(shape) == 1 else (held.rows[1] - held.rows[0], columns)
+        return found
+
+    def take(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """This rank's blocks of whole weights, in memory of their own."""
+        found = {}
+        for name, weight in weights.items():
+            held = self.held(name, self.group.place)
+            rows = weight if weight.dim() == 1 else weight[slice(*held.rows)]
+            found[name] = rows[..., slice(*held.columns)].detach().clone(memory_format=torch.contiguous_format)
+        return found
+
+    def embedding(self, ids: Tensor, weight: Tensor, sums: Tensor | None) -> Tensor:
+        cuts = self.vocabulary()
+        return vocabulary.embedding(ids, weight, cuts[self.group.place], self.group, sums=sums, cuts=cuts)
+
+    def outward(self, x: Tensor, weights: Sequence[Tensor], sums: Sequence[Tensor] | None) -> list[Tensor]:
+        """x with each of the weights that read it."""
+        return linear.column_parallel(x, list(weights), self.group, sums=sums)
+
+    def inward(self, x: Tensor, weight: Tensor, sums: Tensor | None, name: str) -> Tensor:
+        """The part of x that is here with a weight that writes into the residual stream: all of it, on every rank."""
+        if not self.gathers:
+            return linear.row_parallel(x, weight, self.group, sums=sums)
+        cuts = [cut * self.config.head_size for cut in self.heads()] if "o_proj" in name else self.intermediate()
+        everything = gather_columns(self.group, x, _widths(cuts), ACTIVATIONS)
+        return linear.gathered_linear(everything, weight, self.group, _widths(self.hidden()))
+
+    def head_norms(self, q: Tensor, k: Tensor, weights: Sequence[Tensor], sums: Sequence[Tensor]) -> list[Tensor]:
+        counts = (_widths(self.heads()), _widths(self.key_heads()))
+        backend = choose_backend("head_norms", q, None)
+        return head_norms((q, k), weights, sums, counts, self.config.eps, self.group, backend)
+
+    def logprobs(self, hidden: Tensor, weight: Tensor, ids: Tensor, sums: Tensor | None) -> Tensor:
+        return vocabulary.selected_logprob(hidden, weight, ids, self.vocabulary(), self.group, sums=sums)
+
+    def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return vocabulary.lm_head(hidden, weight, self.vocabulary(), self.group)
+
+
+def _widths(cuts: Sequence[int]) -> list[int]:
+    return [stop - start for start, stop in pairwise(cuts)]

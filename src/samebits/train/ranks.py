@@ -1,0 +1,163 @@
+"""What of a run is this rank's: its lanes, its block of every weight in a pass, its range of every weight in an update.
+
+One rank alone has all of it; the ranks of a grid share it, and every bit is that of one alone. Weights that are updated
+lie as in one process, in consecutive ranges, with their moments: no rank keeps more than its share of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+from samebits.model import Model
+from samebits.model.split import Split
+from samebits.model.weights import shapes
+from samebits.ops.grad_norm import grad_norm
+from samebits.parallel.collectives import gather, gathered_integers
+from samebits.parallel.grid import Grid
+from samebits.parallel.layout import Block, whole
+from samebits.parallel.norms import norm_of, piece_sums
+from samebits.parallel.schedules import Lanes
+from samebits.parallel.shards import Shards
+from samebits.parallel.world import World
+
+Tensors = dict[str, Tensor]
+LOGPROBS: Final = "logprobs"
+
+
+class Ranks(Protocol):
+    """This rank's part of a run."""
+
+    @property
+    def world(self) -> World: ...
+
+    def lanes(self, lanes: Lanes) -> range:
+        """The lanes that it goes through."""
+
+    def take(self, name: str, tensor: Tensor) -> Tensor:
+        """What it updates of a whole tensor, in memory of its own."""
+
+    def model(self, base: Model, weights: Tensors, dtype: torch.dtype) -> Model:
+        """The model of a pass, from what all ranks have updated."""
+
+    def reduced(self, gradients: Tensors) -> Tensors:
+        """The sum over all lanes of what it updates, from the sums over its own lanes."""
+
+    def norms(self, gradients: Tensors, name: str) -> tuple[Tensor, Tensor]:
+        """Of all gradients as one, and of the tensor of that name alone."""
+
+    def sums(self, counts: Sequence[int]) -> list[int]:
+        """Sums of whole numbers over all ranks, each of which counted what it updates."""
+
+    def everyones(self, logprobs: Tensor) -> Tensor:
+        """The numbers of all lanes."""
+
+    def digests(self, model: Model) -> dict[str, list[int]]:
+        """Of bits that several ranks have, rank by rank: this rank's part of every copy, and what all ranks have."""
+
+    def whole(self, held: Tensors, names: Mapping[str, str]) -> Tensors | None:
+        """All tensors whole on rank 0, which keeps them; None on the others. `names`: whose ranges each entry has."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alone:
+    """One rank, which has everything."""
+
+    world: World = field(default_factory=World)
+
+    def lanes(self, lanes: Lanes) -> range:
+        return range(lanes.lanes)
+
+    def take(self, name: str, tensor: Tensor) -> Tensor:
+        return tensor.clone()
+
+    def model(self, base: Model, weights: Tensors, dtype: torch.dtype) -> Model:
+        return replace(base, weights={name: each.to(dtype) for name, each in weights.items()}, sums=None)
+
+    def reduced(self, gradients: Tensors) -> Tensors:
+        return gradients
+
+    def norms(self, gradients: Tensors, name: str) -> tuple[Tensor, Tensor]:
+        return grad_norm(gradients.values()), grad_norm([gradients[name]])
+
+    def sums(self, counts: Sequence[int]) -> list[int]:
+        return list(counts)
+
+    def everyones(self, logprobs: Tensor) -> Tensor:
+        return logprobs
+
+    def digests(self, model: Model) -> dict[str, list[int]]:
+        return {}
+
+    def whole(self, held: Tensors, names: Mapping[str, str]) -> Tensors | None:
+        return held
+
+
+ALONE: Final = Alone()
+
+
+def _digest(tensors: Iterable[Tensor]) -> int:
+    state = hashlib.blake2b(digest_size=7)
+    for tensor in tensors:
+        state.update(tensor.reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
+    return int.from_bytes(state.digest())
+
+
+class Gridded:
+    """One rank of a grid."""
+
+    def __init__(self, grid: Grid, base: Model) -> None:
+        self.grid, self.world = grid, grid.world
+        self.split = Split(config=base.config, group=grid.tensor_group) if grid.tensor > 1 else None
+        everything = shapes(base.config)
+
+        def held(name: str, place: int) -> Block:
+            return whole(everything[name]) if self.split is None else self.split.held(name, place)
+
+        self.shards = Shards(grid=grid, shapes=everything, holding=held)
+
+    def lanes(self, lanes: Lanes) -> range:
+        return lanes.lanes_of(self.grid.copy, self.grid.data)
+
+    def take(self, name: str, tensor: Tensor) -> Tensor:
+        return self.shards.take(name, tensor)
+
+    def model(self, base: Model, weights: Tensors, dtype: torch.dtype) -> Model:
+        blocks = self.shards.to_blocks({name: weight.to(dtype) for name, weight in weights.items()})
+        return replace(base, weights=blocks, sums=None, split=self.split)
+
+    def reduced(self, gradients: Tensors) -> Tensors:
+        return self.shards.to_owners({name: gradients[name] for name in self.shards.shapes})
+
+    def norms(self, gradients: Tensors, name: str) -> tuple[Tensor, Tensor]:
+        sums = piece_sums(self.world.group, self.shards.ownership, gradients)
+        return norm_of(sums, self.shards.ownership), norm_of(sums, self.shards.ownership, [name])
+
+    def sums(self, counts: Sequence[int]) -> list[int]:
+        everyone = gathered_integers(self.world.group, counts)
+        return [sum(each) for each in zip(*everyone, strict=True)]
+
+    def everyones(self, logprobs: Tensor) -> Tensor:
+        group = self.grid.data_group
+        sizes = [size for (size,) in gathered_integers(group, [len(logprobs)])]
+        cuts = list(accumulate(sizes, initial=0))
+        flat = logprobs.new_empty(cuts[-1])
+        flat[cuts[group.place] : cuts[group.place + 1]] = logprobs
+        return gather(group, flat, cuts, LOGPROBS)
+
+    def digests(self, model: Model) -> dict[str, list[int]]:
+        part, common = _digest(model.weights.values()), _digest(model.weights[name] for name in self.shards.copied)
+        copies, everyone = (
+            gathered_integers(self.grid.data_group, [part]),
+            gathered_integers(self.world.group, [common]),
+        )
+        return {"this part of the weights": [digest for (digest,) in copies],
+                "the weights that all ranks have": [digest for (digest,) in everyone]}  # fmt: skip
+
+    def whole(self, held: Tensors, names: Mapping[str, str]) -> Tensors | None:
+        return self.shards.to_first(held, names)

@@ -1,0 +1,85 @@
+"""Training on real ranks: one checkpoint for every grid of tensor and data parallelism, every cut, every death."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests.parallel.ranks import RankFailedError, on_ranks
+from tests.train.ranked_run import configuration, dying, trained
+
+from samebits.parallel.grid import Grid
+from samebits.parallel.world import World
+from samebits.train import checkpoint, events
+from samebits.train.running import run
+
+GRIDS = [(1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (1, 8), (8, 1), (2, 4)]
+
+
+@cache
+def alone(*settings: str) -> str:
+    """The digest that one process gives."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return run(configuration(2, *settings), Path(folder)).digest
+
+
+@pytest.mark.parametrize(("tensor", "data"), GRIDS)
+def test_every_grid_gives_one_checkpoint(tensor: int, data: int, tmp_path: Path) -> None:
+    """20 updates; (tensor, data) ranks; the weights of all ranks compared after each of them."""
+    found = on_ranks(tensor * data, trained, str(tmp_path), tensor, 2)
+    assert {summary.digest for summary in found} == {alone()}
+    assert [event["digest"] for event in events.read(tmp_path) if event["event"] == "checkpoint"][-1] == alone()
+
+
+@pytest.mark.parametrize(("tensor", "data"), [(1, 2), (2, 2)])
+def test_the_cut_into_micro_batches_is_not_seen(tensor: int, data: int, tmp_path: Path) -> None:
+    (digest,) = {summary.digest for summary in on_ranks(tensor * data, trained, str(tmp_path), tensor, 1)}
+    assert digest == alone()
+
+
+QWEN = ("model.overrides={vocabulary: 700, norms_of_heads: true, tied: false, intermediate: 200}",
+        "training.max_steps=10", "optimizer.warmup=1")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ranks", "settings"),
+    [(3, ()), (2, (*QWEN, "training.dtype=bfloat16")), (3, QWEN)],
+    ids=["3 ranks", "norms of heads, bfloat16, untied", "3 ranks, uneven sizes"],
+)
+def test_uneven_shares_keep_the_bits(ranks: int, settings: tuple[str, ...], tmp_path: Path) -> None:
+    """Two key heads for three ranks, 13 steps of 16 rows, three blocks of words: some ranks have more, one no heads."""
+    (digest,) = {summary.digest for summary in on_ranks(ranks, trained, str(tmp_path), ranks, 2, settings)}
+    assert digest == alone(*settings)
+
+
+def test_lanes_decide_bits() -> None:
+    """Planted: were lanes as many as ranks, another number of ranks would be another run."""
+    assert alone("training.lanes=2") != alone()
+
+
+def test_killed_anywhere_and_resumed_on_another_grid(tmp_path: Path) -> None:
+    """Ten deaths by SIGKILL, each on the next grid, at a random moment of a random step: the end is the same."""
+    chance = random.Random(6)
+    grids = [(1, 2), (2, 1), (1, 4), (2, 2), (1, 1)]
+    steps = 0
+    for death in range(10):
+        tensor, data = grids[death % len(grids)]
+        victim, step = chance.randrange(tensor * data), chance.randint(1, 3)
+        with pytest.raises(RankFailedError, match=r"ended without a word|was lost"):
+            on_ranks(tensor * data, dying, str(tmp_path), tensor, victim, step, chance.random() / 4)
+        kept = checkpoint.committed(tmp_path)
+        assert kept == sorted(kept) and (kept or [0])[-1] >= steps, "a death cost a checkpoint"
+        steps = (kept or [0])[-1]
+    found = on_ranks(8, trained, str(tmp_path), 2, 2, (), True)
+    assert {summary.digest for summary in found} == {alone()}
+
+
+def test_a_grid_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="tensor is 3 for 8 ranks; allowed: a divisor"):
+        Grid(world=World(size=8), tensor=3)
+    with pytest.raises(RankFailedError, match="3 ranks for 8 lanes; allowed: a divisor of the number of lanes"):
+        on_ranks(3, trained, str(tmp_path), 1, 2)
