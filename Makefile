@@ -49,6 +49,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py --record
 	$(BIN)/python benchmarks/cpu_operators.py --record
 	$(BIN)/python benchmarks/cpu_model.py --record
+	$(BIN)/python benchmarks/cpu_ranks.py --decode --record
 	$(BIN)/python benchmarks/server_load.py --record
 
 bench-gpu:
