@@ -40,7 +40,7 @@ def differing(pairs: Mapping[str, tuple[Tensor | None, Tensor | None]]) -> list[
     return [name for name, (left, right) in pairs.items() if not same(left, right)]
 
 
-def chain_bytes(group: Group, rows: int, width: int, dtype: torch.dtype) -> int:
-    """What a rank sends for a travelling chain: float32 sums towards the last rank, finished numbers back."""
+def chain_bytes(group: Group, rows: int, width: int, dtype: torch.dtype, chains: int = 1) -> int:
+    """What a rank sends for travelling chains: float32 sums towards the last rank, their finished sum back."""
     forth, back = group.place < group.size - 1, group.place > 0
-    return rows * width * (4 * forth + dtype.itemsize * back)
+    return rows * width * (4 * chains * forth + dtype.itemsize * back)

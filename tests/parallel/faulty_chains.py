@@ -14,7 +14,8 @@ Chain = Callable[..., Tensor]
 
 
 def native_chain(group: Group, shape: tuple[int, int], add: Callable[[slice, Tensor], None],
-                 finish: Callable[[Tensor], Tensor], like: Tensor, what: str) -> Tensor:  # fmt: skip
+                 finish: Callable[[Tensor], Tensor], like: Tensor, what: str,
+                 columns: int | None = None) -> Tensor:  # fmt: skip
     """Every rank's own product, summed by the backend."""
     sum_MN = torch.zeros(shape)
     add(slice(0, shape[0]), sum_MN)
@@ -23,19 +24,22 @@ def native_chain(group: Group, shape: tuple[int, int], add: Callable[[slice, Ten
 
 
 def last_first(group: Group, shape: tuple[int, int], add: Callable[[slice, Tensor], None],
-               finish: Callable[[Tensor], Tensor], like: Tensor, what: str) -> Tensor:  # fmt: skip
+               finish: Callable[[Tensor], Tensor], like: Tensor, what: str,
+                 columns: int | None = None) -> Tensor:  # fmt: skip
     """The chain in the order in which ranks happened to arrive, here the last first."""
     turned = Group(world=group.world, members=group.members[::-1])
-    return collectives.chain(turned, shape, add, finish, like, what)
+    return collectives.chain(turned, shape, add, finish, like, what, columns=columns)
 
 
 def finished_everywhere(group: Group, shape: tuple[int, int], add: Callable[[slice, Tensor], None],
-                        finish: Callable[[Tensor], Tensor], like: Tensor, what: str) -> Tensor:  # fmt: skip
+                        finish: Callable[[Tensor], Tensor], like: Tensor, what: str,
+                 columns: int | None = None) -> Tensor:  # fmt: skip
     """Every rank finishes its sum before it travels on, which rounds it, and adds the bias again."""
 
     def add_and_finish(tile: slice, sum_TN: Tensor) -> None:
         add(tile, sum_TN)
         if group.place < group.size - 1:
-            sum_TN.copy_(finish(sum_TN))
+            # Where several sums become one at the end, each is only rounded.
+            sum_TN.copy_(sum_TN.to(like.dtype) if columns is not None else finish(sum_TN))
 
-    return collectives.chain(group, shape, add_and_finish, finish, like, what)
+    return collectives.chain(group, shape, add_and_finish, finish, like, what, columns=columns)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from tests.parallel.programs import add
 from tests.parallel.ranks import on_ranks
 from tests.parallel.test_launching import Lines
+from tests.parallel.wires import cut, on_both_sides, wired
 
 from samebits.parallel import failing
 from samebits.parallel.failing import HungError, LostError, RankError, Waiting, arrivals, explained
@@ -220,48 +220,23 @@ def test_the_launcher_names_the_first_cause(what: str, code: int, message: str) 
         assert b"[rank 1] before it happens\n" in lines.shown["err"]
 
 
-def ip(*words: str) -> None:
-    ran = subprocess.run(["ip", *words], capture_output=True, text=True)
-    assert ran.returncode == 0, f"this test makes network namespaces: ip {' '.join(words)}: {ran.stderr}"
-
-
 @pytest.fixture
 def wire() -> Iterator[tuple[str, str]]:
-    """Two network namespaces and a wire between them: 10.77.0.1 and 10.77.0.2."""
-    names = (f"samebits{os.getpid()}a", f"samebits{os.getpid()}b")
-    for name in names:
-        ip("netns", "add", name)
-    try:
-        ip("link", "add", "wire0", "netns", names[0], "type", "veth", "peer", "name", "wire0", "netns", names[1])
-        for number, name in enumerate(names):
-            ip("-n", name, "address", "add", f"10.77.0.{number + 1}/24", "dev", "wire0")
-            ip("-n", name, "link", "set", "wire0", "up")
-            ip("-n", name, "link", "set", "lo", "up")
+    with wired() as names:
         yield names
-    finally:
-        for name in names:
-            ip("netns", "delete", name)
 
 
 def test_a_cut_wire_is_named_on_both_sides(wire: tuple[str, str]) -> None:
-    environment = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29400",
-                                "GLOO_SOCKET_IFNAME": "wire0", "SAMEBITS_TIMEOUT": str(TIMEOUT),
-                                "TORCH_CPP_LOG_LEVEL": "ERROR"}  # fmt: skip
-    sides = [
-        subprocess.Popen(
-            ["ip", "netns", "exec", name, sys.executable, PROGRAM, "forever"], env=environment | {"RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        ) for rank, name in enumerate(wire)
-    ]  # fmt: skip
+    sides = on_both_sides(wire, [sys.executable, PROGRAM, "forever"], TIMEOUT)
     try:
         for side in sides:
             assert side.stdout and side.stderr
             line = side.stdout.readline()
             assert line == "at work\n", side.stderr.read()
-        cut = time.monotonic()
-        ip("-n", wire[0], "link", "set", "wire0", "down")
+        began = time.monotonic()
+        cut(wire)
         first, second = (side.communicate(timeout=60)[1] for side in sides)
-        assert time.monotonic() - cut < TIMEOUT + 2 * failing.GRACE_SECONDS + STORE_SECONDS
+        assert time.monotonic() - began < TIMEOUT + 2 * failing.GRACE_SECONDS + STORE_SECONDS
     finally:
         for side in sides:
             side.kill()

@@ -57,7 +57,7 @@ def column_differences(world: World, dtype: torch.dtype, count: int, way: str, *
         torch.autograd.backward(ys, cotangents)
         torch.autograd.backward(own_ys, [own(each, cuts[i], group, -1) for i, each in enumerate(cotangents)])
         sent = world.sent.pop("column-parallel input gradient", 0)
-        if sent != chain_bytes(group, own_x[..., 0].numel(), count * INPUTS, dtype):
+        if sent != chain_bytes(group, own_x[..., 0].numel(), INPUTS, dtype, count):
             found.append(f"{sent} bytes")
         if not same(x.grad, own_x.grad):
             found.append("dx")

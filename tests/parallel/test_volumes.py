@@ -140,9 +140,9 @@ def all_ranks_gather(ranks: int, numbers: int, element: int) -> int:
     return ranks * numbers * element
 
 
-def all_ranks_hop(place: int, ranks: int, rows: int, width: int, element: int) -> int:
+def all_ranks_hop(place: int, ranks: int, rows: int, width: int, element: int, back: int | None = None) -> int:
     """Planted fault: as many hops as ranks."""
-    return rows * width * (4 * (place < ranks) + element * (place > 0))
+    return rows * (4 * width * (place < ranks) + element * (width if back is None else back) * (place > 0))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+import sys
+import tempfile
+import time
 from functools import cache
 from pathlib import Path
 
 import pytest
 from tests.parallel.ranks import RankFailedError, on_ranks
-from tests.train.ranked_run import configuration, dying, trained
+from tests.parallel.wires import cut, on_both_sides, wired
+from tests.train.ranked_run import PRESET, configuration, dying, trained
+from tests.train.small_run import TEXT
 
 from samebits.parallel.grid import Grid
 from samebits.parallel.world import World
@@ -21,8 +26,6 @@ GRIDS = [(1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (1, 8), (8, 1), (2, 4)]
 @cache
 def alone(*settings: str) -> str:
     """The digest that one process gives."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         return run(configuration(2, *settings), Path(folder)).digest
 
@@ -76,6 +79,34 @@ def test_killed_anywhere_and_resumed_on_another_grid(tmp_path: Path) -> None:
         steps = (kept or [0])[-1]
     found = on_ranks(8, trained, str(tmp_path), 2, 2, (), True)
     assert {summary.digest for summary in found} == {alone()}
+
+
+def test_a_cut_wire_leaves_whole_checkpoints(tmp_path: Path) -> None:
+    """Two ranks on two machines, so to speak, and the wire between them is cut in the middle of a run."""
+    settings = ("training.max_steps=40", "training.checkpoint_every=2")
+    recipe, folder = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(TEXT)
+    given = [word for setting in (*PRESET, "training.accumulation=8", *settings) for word in ("--set", setting)]
+    command = [sys.executable, "-m", "samebits.cli", "train", str(recipe), "--out", str(folder), *given]
+    with wired() as wire:
+        sides = on_both_sides(wire, command, timeout=3)
+        try:
+            while not folder.is_dir() or len(checkpoint.committed(folder)) < 2:
+                assert all(side.poll() is None for side in sides), "a rank ended before the cut"
+                time.sleep(0.02)
+            cut(wire)
+            errors = [side.communicate(timeout=60)[1] for side in sides]
+        finally:
+            for side in sides:
+                side.kill()
+    assert [side.returncode for side in sides] == [3, 3], errors
+    for rank, error in enumerate(errors):
+        (line,) = (line for line in error.splitlines() if line.startswith("samebits: "))
+        assert line.startswith(f"samebits: rank {rank}: exchange ") and " waited 3." in line, error
+    kept = checkpoint.committed(folder)
+    assert 2 <= len(kept) < 20 and all(checkpoint.read(folder, step).step == step for step in kept)
+    assert checkpoint.read(folder).skipped == ()
+    assert run(configuration(2, *settings), folder, resume=True).digest == alone(*settings)
 
 
 def test_a_grid_that_cannot_be_is_refused(tmp_path: Path) -> None:

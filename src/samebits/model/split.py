@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
@@ -29,7 +30,7 @@ ACTIVATIONS: Final = "gather activations"
 INWARD: Final = ("o_proj.weight", "down_proj.weight")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Split:
     """How a config's weights are cut over a group. `gathers`: for inference, without travelling chains."""
 
@@ -62,6 +63,10 @@ class Split:
     def hidden(self) -> list[int]:
         return even_cuts(self.config.hidden, self.group.size)
 
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return shapes(self.config)
+
     def _cut(self, name: str) -> tuple[int, list[int]] | None:
         """The axis on which a weight is cut, and where; None: every rank has it whole."""
         size = self.config.head_size
@@ -79,7 +84,7 @@ class Split:
 
     def held(self, name: str, place: int) -> Block:
         """What a rank of the group holds of a weight."""
-        everything, cut = whole(shapes(self.config)[name]), self._cut(name)
+        everything, cut = whole(self._shapes[name]), self._cut(name)
         if cut is None:
             return everything
         axis, places = cut
@@ -89,7 +94,7 @@ class Split:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of this rank's blocks."""
         found: dict[str, tuple[int, ...]] = {}
-        for name, shape in shapes(self.config).items():
+        for name, shape in self._shapes.items():
             held = self.held(name, self.group.place)
             columns = held.columns[1] - held.columns[0]
             found[name] = (columns,) if len(shape) == 1 else (held.rows[1] - held.rows[0], columns)

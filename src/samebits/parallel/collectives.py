@@ -108,15 +108,18 @@ def chain(
     finish: Callable[[Tensor], Tensor],
     like: Tensor,
     what: str = "chain",
+    *,
+    columns: int | None = None,
 ) -> Tensor:
     """One chain an element over all ranks' parts, in the order of places, finished once, on every rank.
 
     `add(rows, sum)` resumes the chain of some rows in `sum` (float32, from +0 on the first rank); `finish` rounds that
-    of the last rank into the dtype of `like`. Tiles of rows follow each other: a rank computes while others do."""
+    of the last rank into the dtype of `like`, and leaves `columns` of it where told, else as many as there are. Tiles
+    of rows follow each other: a rank computes while others do."""
     rows, width = shape
     last, place = group.size - 1, group.place
     tiles = [slice(start, min(start + TILE_ROWS, rows)) for start in range(0, rows, TILE_ROWS)]
-    out_MN = like.new_empty(shape)
+    out_MN = like.new_empty(rows, width if columns is None else columns)
     sums = [torch.zeros(tile.stop - tile.start, width, dtype=torch.float32, device=like.device) for tile in tiles]
     if place > 0:
         coming = [group.post(what, receives=[(sum_TN, place - 1)]) for sum_TN in sums]

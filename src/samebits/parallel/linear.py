@@ -144,15 +144,13 @@ def _input_gradient(present: list[tuple[Tensor, Tensor]], x_MK: Tensor, group: G
             torch.ops.samebits.gemm_accumulate_(sum_TK, dy_MN[tile], weight, backend)
 
     def finish(sum_TWK: Tensor) -> Tensor:
-        side_by_side = sum_TWK.view(count, len(sum_TWK), width).transpose(0, 1)
-        return side_by_side.reshape(sum_TWK.shape).to(x_MK.dtype)
+        parts = list(sum_TWK.view(count, len(sum_TWK), width).to(x_MK.dtype))
+        dx_TK = parts.pop()
+        while parts:
+            dx_TK = dx_TK + parts.pop()
+        return dx_TK
 
-    parts_MWK = chain(group, (rows, count * width), add, finish, x_MK, "column-parallel input gradient")
-    parts = [parts_MWK[:, i * width : (i + 1) * width] for i in range(count)]
-    dx_MK = parts.pop()
-    while parts:
-        dx_MK = dx_MK + parts.pop()
-    return dx_MK
+    return chain(group, (rows, count * width), add, finish, x_MK, "column-parallel input gradient", columns=width)
 
 
 class _Row(torch.autograd.Function):

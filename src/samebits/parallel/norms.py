@@ -10,7 +10,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from samebits.ops.grad_norm import grad_square_sum
+from samebits.ops.arguments import choose_backend
+from samebits.ops.backends import kernel_module
 from samebits.ops.grad_norm.reference import LANES, PIECE
 from samebits.parallel.collectives import gather
 from samebits.parallel.layout import Ownership
@@ -25,7 +26,8 @@ def piece_sums(group: Group, ownership: Ownership, gradients: Mapping[str, Tenso
     cuts = ownership.cuts()
     sums = torch.zeros(cuts[-1], dtype=torch.float32, device=first.device)
     # Of one piece alone, the sum over pieces adds its sum to zeros.
-    own = [grad_square_sum([piece]) for gradient in gradients.values() if gradient.numel()
+    kernel = kernel_module("samebits.ops.grad_norm", "grad_norm", choose_backend("norms", first, None), first.device)
+    own = [kernel.square_sum([piece]) for gradient in gradients.values() if gradient.numel()
            for piece in torch.split(gradient.reshape(-1), PIECE)]  # fmt: skip
     if own:
         sums[cuts[group.place] : cuts[group.place + 1]] = torch.stack(own)

@@ -22,7 +22,35 @@ WEIGHTS: Final = "weights to all ranks"
 RECORD: Final = "weights to rank 0"
 Holding = Callable[[str, int], Block]
 """(name, place in the copy) -> the block of that tensor with which the rank computes."""
-Route = list[tuple[str, Block]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """A block of a tensor on its way, with its places in the two forms that this rank has of the tensor."""
+
+    name: str
+    block: Block
+    held: tuple[int, int]
+    """Rows and columns of the block with which this rank computes."""
+    within: tuple[slice, slice]
+    """Where the piece is in it; it may be elsewhere."""
+    start: int
+    """Where this rank's range begins; the piece may be outside."""
+    width: int
+    """Columns of the whole tensor."""
+
+    def of_block(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        return tensors[self.name].view(self.held)[self.within]
+
+    def of_range(self, ranges: Mapping[str, Tensor]) -> Tensor:
+        (first, last), (left, right), flat = self.block.rows, self.block.columns, ranges[self.name].view(-1)
+        at = first * self.width - self.start
+        if last - first == 1:
+            return flat[at + left : at + right].view(1, -1)
+        return flat[at : at + (last - first) * self.width].view(last - first, self.width)[:, left:right]
+
+
+Route = list[Piece]
 """What goes from one rank to another, in the order of the message."""
 
 
@@ -70,14 +98,21 @@ class Shards:
 
     def _common(self, owner: int, place: int) -> Route:
         """What a rank updates of the blocks with which a place computes."""
-        return [(name, block) for name, span in self._owned[owner].items()
+        return [self._piece(name, block) for name, span in self._owned[owner].items()
                 for block in met(span, self.holding(name, place), self._matrices[name][1])]  # fmt: skip
+
+    def _piece(self, name: str, block: Block) -> Piece:
+        mine = self.holding(name, self.grid.place)
+        return Piece(
+            name=name, block=block, held=(mine.rows[1] - mine.rows[0], mine.columns[1] - mine.columns[0]),
+            within=block.within(mine), start=self.owned[name][0], width=self._matrices[name][1],
+        )  # fmt: skip
 
     def _gradient_route(self, rank: int, owner: int) -> Route:
         """What a rank gives to an owner; a tensor that every place has whole comes from the owner's own place."""
         place = self.grid.place_of(rank)
         mine = place == self.grid.place_of(owner)
-        return [(name, block) for name, block in self._common(owner, place) if mine or name not in self.copied]
+        return [piece for piece in self._common(owner, place) if mine or piece.name not in self.copied]
 
     @cached_property
     def copied(self) -> list[str]:
@@ -105,35 +140,17 @@ class Shards:
         """Weights from each rank to this one."""
         return [self._common(owner, self.grid.place) for owner in range(self.grid.world.size)]
 
-    def _local(self, tensors: Mapping[str, Tensor], name: str, block: Block) -> Tensor:
-        """A block within this rank's block of a tensor."""
-        held = self.holding(name, self.grid.place)
-        rows = tensors[name].view(held.rows[1] - held.rows[0], held.columns[1] - held.columns[0])
-        return rows[block.within(held)]
-
-    def _window(self, ranges: Mapping[str, Tensor], name: str, block: Block) -> Tensor:
-        """A block within this rank's range of a tensor."""
-        start, width = self.owned[name][0], self._matrices[name][1]
-        (first, last), (left, right), flat = block.rows, block.columns, ranges[name].view(-1)
-        if last - first == 1:
-            return flat[first * width + left - start : first * width + right - start].view(1, -1)
-        return flat[first * width - start : last * width - start].view(last - first, width)[:, left:right]
-
     def to_owners(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tree over all copies of this rank's ranges. `gradients`: float32, of this rank's blocks."""
         like = next(iter(gradients.values()))
-        sends = [(self._packed([self._local(gradients, *each) for each in self._given[owner]], like), owner)
+        sends = [(_packed([each.of_block(gradients) for each in self._given[owner]], like), owner)
                  for owner in self._others]  # fmt: skip
         coming = {rank: like.new_empty(_size(self._taken[rank])) for rank in self._others}
         pending = self.grid.world.group.post(GRADIENTS, sends, [(flat, rank) for rank, flat in coming.items()])
-        coming[self._me] = self._packed([self._local(gradients, *each) for each in self._given[self._me]], like)
+        coming[self._me] = _packed([each.of_block(gradients) for each in self._given[self._me]], like)
         pending.wait()
         totals = tree_sum([self._assembled(coming, copy, like) for copy in range(self.grid.data)])
         return self._ranges(totals)
-
-    def _packed(self, pieces: Sequence[Tensor], like: Tensor) -> Tensor:
-        """End to end."""
-        return torch.cat([piece.reshape(-1) for piece in pieces]) if pieces else like.new_empty(0)
 
     def _ranges(self, flat: Tensor) -> dict[str, Tensor]:
         """All ranges of this rank, which lie end to end, by name."""
@@ -148,22 +165,22 @@ class Shards:
         flat = like.new_empty(sum(stop - start for start, stop in self.owned.values()))
         ranges = self._ranges(flat)
         for rank in range(copy * self.grid.tensor, (copy + 1) * self.grid.tensor):
-            _spread(coming[rank], [self._window(ranges, *each) for each in self._taken[rank]])
+            _spread(coming[rank], [each.of_range(ranges) for each in self._taken[rank]])
         return flat
 
     def to_blocks(self, ranges: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The block of every tensor with which this rank computes, from the ranges that ranks have updated."""
         like = next(iter(ranges.values()))
-        sends = [(self._packed([self._window(ranges, *each) for each in self._lent[rank]], like), rank)
+        sends = [(_packed([each.of_range(ranges) for each in self._lent[rank]], like), rank)
                  for rank in self._others]  # fmt: skip
         coming = {rank: like.new_empty(_size(self._borrowed[rank])) for rank in self._others}
         pending = self.grid.world.group.post(WEIGHTS, sends, [(flat, rank) for rank, flat in coming.items()])
         blocks = {name: self._empty(name, like) for name in ranges}
-        for name, block in self._lent[self._me]:
-            self._local(blocks, name, block).copy_(self._window(ranges, name, block))
+        for each in self._lent[self._me]:
+            each.of_block(blocks).copy_(each.of_range(ranges))
         pending.wait()
         for rank, flat in coming.items():
-            _spread(flat, [self._local(blocks, *each) for each in self._borrowed[rank]])
+            _spread(flat, [each.of_block(blocks) for each in self._borrowed[rank]])
         return blocks
 
     def _empty(self, name: str, like: Tensor) -> Tensor:
@@ -188,7 +205,12 @@ class Shards:
 
 
 def _size(route: Route) -> int:
-    return sum(block.size for _, block in route)
+    return sum(piece.block.size for piece in route)
+
+
+def _packed(pieces: Sequence[Tensor], like: Tensor) -> Tensor:
+    """End to end."""
+    return torch.cat([piece.reshape(-1) for piece in pieces]) if pieces else like.new_empty(0)
 
 
 def _spread(message: Tensor, targets: Sequence[Tensor]) -> None:

@@ -24,8 +24,8 @@ Volume = Counter[str]
 FLOAT32: Final = 4
 INTEGER: Final = 8
 # Products that read the residual stream in a layer, each with a chain of its own for its input's gradient: q, k, v,
-# gate, up. Those that write into it: o, down.
-READING, WRITING = 5, 2
+# gate, up; what comes back is their sum in each half of the layer. Those that write into it: o, down.
+READING, READERS, WRITING = 5, 2, 2
 # Numbers of each weight that a checkpoint keeps: itself and two moments.
 KEPT: Final = 3
 # Counts of a step that are summed over all ranks for each weight: without a gradient, not finite in it, not finite.
@@ -70,9 +70,10 @@ class Work:
 # What one rank sends.
 
 
-def chain_bytes(place: int, ranks: int, rows: int, width: int, element: int) -> int:
-    """A travelling chain: float32 sums towards the last rank, finished numbers back towards the first."""
-    return rows * width * (FLOAT32 * (place < ranks - 1) + element * (place > 0))
+def chain_bytes(place: int, ranks: int, rows: int, width: int, element: int, back: int | None = None) -> int:
+    """A travelling chain: float32 sums towards the last rank, `back` finished columns towards the first, else all."""
+    there, back = FLOAT32 * width * (place < ranks - 1), width if back is None else back
+    return rows * (there + element * back * (place > 0))
 
 
 def gather_bytes(ranks: int, numbers: int, element: int) -> int:
@@ -88,7 +89,9 @@ def training_passes(decoder: Decoder, place: int, ranks: int, work: Work) -> Vol
     found = Volume({
         "embedding rows": gather_bytes(ranks, work.words[place] * hidden, element),
         "row-parallel output": decoder.layers * WRITING * hop,
-        "column-parallel input gradient": decoder.layers * READING * hop,
+        "column-parallel input gradient": decoder.layers * chain_bytes(
+            place, ranks, tokens, READING * hidden, element, back=READERS * hidden
+        ),
         "vocabulary statistics": gather_bytes(ranks, tokens * (2 * blocks[place] + 1), FLOAT32),
         "vocabulary hidden gradient": hop,
     })  # fmt: skip
@@ -123,8 +126,8 @@ def step(
         found += training_passes(decoder, grid.place, grid.tensor, work)
     found["logprobs"] += gather_bytes(grid.data, work.tokens if logprobs is None else logprobs, FLOAT32)
     found["counts"] += gather_bytes(grid.world.size, WATCHED * len(shapes), INTEGER)
-    # How many logprobs each copy has; its digest.
-    found["counts"] += gather_bytes(grid.data, 1 + compared, INTEGER)
+    # Digests of what this rank has in common with the same part of every copy, and with all ranks.
+    found["counts"] += gather_bytes(grid.data, compared, INTEGER) + gather_bytes(grid.world.size, compared, INTEGER)
     return +found
 
 
@@ -166,7 +169,8 @@ def training_passes_of_all(decoder: Decoder, ranks: int, tokens: int, element: i
     return +Volume({
         "embedding rows": others * tokens * hidden * element,
         "row-parallel output": decoder.layers * WRITING * hop,
-        "column-parallel input gradient": decoder.layers * READING * hop,
+        "column-parallel input gradient": decoder.layers * others * tokens * hidden
+        * (READING * FLOAT32 + READERS * element),
         "vocabulary statistics": others * tokens * (2 * blocks_of(decoder.vocabulary) + ranks) * FLOAT32,
         "vocabulary hidden gradient": hop,
         "gather heads": decoder.layers * 2 * others * tokens * heads * element,

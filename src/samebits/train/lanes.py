@@ -37,6 +37,11 @@ class Cut:
     ranks: Ranks = ALONE
     """Who goes through which lanes. Decides no bit either."""
 
+    def numbers(self, lanes: range, examples: Sequence[Example]) -> int:
+        """How many logprobs some lanes have, those without a target included."""
+        places = range(lanes.start * self.lanes.sequences, lanes.stop * self.lanes.sequences)
+        return sum(self.width if self.padded else len(examples[place][1]) for place in places)
+
     def pieces(self, lane: int) -> Iterator[range]:
         """The micro-batches of a lane, as places in the global batch; none crosses a lane's border."""
         first, last = lane * self.lanes.sequences, (lane + 1) * self.lanes.sequences
@@ -72,7 +77,8 @@ def backward(model: Model, examples: Sequence[Example], cut: Cut) -> Backward:
         return summing.gradients()
 
     gradients = cut.ranks.reduced(fold(len(own), gradients_of, own.start))
-    return Backward(gradients=gradients, loss=mean_loss([cut.ranks.everyones(torch.cat(seen))], count), targets=count)
+    everyones = cut.ranks.everyones(torch.cat(seen), cut.lanes, lambda lanes: cut.numbers(lanes, examples))
+    return Backward(gradients=gradients, loss=mean_loss([everyones], count), targets=count)
 
 
 def mean_loss(logprobs: Sequence[Tensor], count: int) -> float:

@@ -6,7 +6,7 @@ lie as in one process, in consecutive ranges, with their moments: no rank keeps 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Final, Protocol
@@ -54,8 +54,8 @@ class Ranks(Protocol):
     def sums(self, counts: Sequence[int]) -> list[int]:
         """Sums of whole numbers over all ranks, each of which counted what it updates."""
 
-    def everyones(self, logprobs: Tensor) -> Tensor:
-        """The numbers of all lanes."""
+    def everyones(self, logprobs: Tensor, lanes: Lanes, count: Callable[[range], int]) -> Tensor:
+        """The logprobs of all lanes; `count` tells how many some of them have."""
 
     def digests(self, model: Model) -> dict[str, list[int]]:
         """Of bits that several ranks have, rank by rank: this rank's part of every copy, and what all ranks have."""
@@ -88,7 +88,7 @@ class Alone:
     def sums(self, counts: Sequence[int]) -> list[int]:
         return list(counts)
 
-    def everyones(self, logprobs: Tensor) -> Tensor:
+    def everyones(self, logprobs: Tensor, lanes: Lanes, count: Callable[[range], int]) -> Tensor:
         return logprobs
 
     def digests(self, model: Model) -> dict[str, list[int]]:
@@ -142,10 +142,9 @@ class Gridded:
         everyone = gathered_integers(self.world.group, counts)
         return [sum(each) for each in zip(*everyone, strict=True)]
 
-    def everyones(self, logprobs: Tensor) -> Tensor:
+    def everyones(self, logprobs: Tensor, lanes: Lanes, count: Callable[[range], int]) -> Tensor:
         group = self.grid.data_group
-        sizes = [size for (size,) in gathered_integers(group, [len(logprobs)])]
-        cuts = list(accumulate(sizes, initial=0))
+        cuts = list(accumulate((count(lanes.lanes_of(copy, group.size)) for copy in range(group.size)), initial=0))
         flat = logprobs.new_empty(cuts[-1])
         flat[cuts[group.place] : cuts[group.place + 1]] = logprobs
         return gather(group, flat, cuts, LOGPROBS)

@@ -72,6 +72,7 @@ def run(
     ranks = Gridded(grid, model) if grid.world.size > 1 else ALONE
     with opened(folder) if grid.world.rank == 0 else nullcontext(UNWRITTEN) as events:
         trainer = Trainer(config, model, data, parts, ranks)
+        del model  # Whole weights: a rank of many goes on without them.
         if present:
             kept = checkpoint.read(folder)
             for line in kept.skipped:

@@ -103,7 +103,8 @@ class Trainer:
             for name in shapes(model.config)
         }
         self._model = model
-        self._passing: Model | None = None
+        self._passes = False
+        """Whether the weights of `_model` are those that were updated last."""
         kept = {name: weight for name, weight in self.weights.items() if weight.numel()}
         self.optimizer = parts.optimizer(kept, config.optimizer)
         watch.hyperparameters_reach(0, self.optimizer.param_groups, numbers_of(config.optimizer, self.peak))
@@ -126,10 +127,10 @@ class Trainer:
 
     def model(self) -> Model:
         """The model as it stands, this rank's part of it: the float32 weights themselves, or their roundings."""
-        if self._passing is None:
+        if not self._passes:
             dtype = getattr(torch, self.config.training.dtype)
-            self._passing = self.ranks.model(self._model, self.weights, dtype)
-        return self._passing
+            self._model, self._passes = self.ranks.model(self._model, self.weights, dtype), True
+        return self._model
 
     def moments(self) -> dict[str, Tensor]:
         """Both moments of every weight, by kind and name."""
@@ -149,7 +150,7 @@ class Trainer:
         watch.loss_is_finite(number, found.loss)
         for name, weight in self.weights.items():
             weight.grad = found.gradients[name]
-        missing = watch.without_gradient(found.gradients, self.ranks.sums)
+        missing = watch.without_gradient(number, found.gradients, self.ranks.sums)
         watch.gradients_flow(number, missing)
         norm, _ = self.ranks.norms(found.gradients, EMBEDDING)
         self.parts.clip(list(found.gradients.values()), norm, max_norm)
@@ -161,7 +162,7 @@ class Trainer:
         watch.hyperparameters_reach(number, self.optimizer.param_groups, numbers_of(self.config.optimizer, rate))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self._passing = None
+        self._passes = False
         watch.are_finite(number, "weight", self.weights, self.ranks.sums)
         if number % self.config.monitoring.compare_every == 0:
             watch.copies_are_equal(number, self.ranks.digests(self.model()))
@@ -172,8 +173,7 @@ class Trainer:
         )  # fmt: skip
 
     def _watch_clipped(self, step: int, gradients: dict[str, Tensor], before: float, max_norm: float) -> float:
-        """Finite, no longer than allowed as a whole, and the embedding's part of it neither; the norm after."""
-        watch.are_finite(step, "the clipped gradient of", gradients, self.ranks.sums)
+        """No longer than allowed as a whole, and the embedding's part of it neither, nor no number; the norm after."""
         whole, embedding = map(float, self.ranks.norms(gradients, EMBEDDING))
         limits = (max_norm, self._norm_error)
         watch.norm_is_clipped(step, watch.EMBEDDING_GRADIENT, "the embedding's gradient", embedding, *limits)
@@ -213,7 +213,7 @@ class Trainer:
         """Goes on from a checkpoint. Whatever decides bits must be as it was, unless the change is allowed by name."""
         if checkpoint.state.get("format") != STATE_FORMAT:
             raise ValueError(f"checkpoint: format is {checkpoint.state.get('format')!r}; allowed: {STATE_FORMAT}")
-        self.done, self._passing = checkpoint.step, None
+        self.done, self._passes = checkpoint.step, False
         _refuse_changes(checkpoint.state["facts"], self.facts(), allow_changes)
         wanted = shapes(self._model.config)
         for name, weight in self.weights.items():

@@ -42,11 +42,21 @@ def loss_is_finite(step: int, loss: float) -> None:
 
 
 def are_finite(step: int, what: str, tensors: Mapping[str, Tensor], over: Over = list) -> None:
-    """Every element of every tensor; the host waits once for all of them. `over` sums counts over ranks."""
-    counts = torch.stack([(~tensor.isfinite()).sum() for tensor in tensors.values()]).tolist()
-    for name, bad in zip(tensors, over(counts), strict=True):
+    """Every element of every tensor. `over` sums counts over ranks."""
+    _all_zero(step, what, dict(zip(tensors, over(_not_finite(tensors)), strict=True)))
+
+
+def _all_zero(step: int, what: str, not_finite: Mapping[str, int]) -> None:
+    for name, bad in not_finite.items():
         if bad:
             raise BreachError(STABLE, step, f"{what} {name} has {bad} elements that are not finite; allowed: none")
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> list[int]:
+    """Elements of each tensor. A sum shows whether there can be any; the host waits once for all sums."""
+    sums = torch.stack([tensor.sum() for tensor in tensors.values()]).tolist()
+    return [0 if math.isfinite(total) else int((~tensor.isfinite()).sum())
+            for total, tensor in zip(sums, tensors.values(), strict=True)]  # fmt: skip
 
 
 def norm_error(shapes: Iterable[tuple[int, ...]]) -> float:
@@ -79,10 +89,12 @@ def clipping_is_by_the_norm(step: int, before: float, after: float, max_norm: fl
         )
 
 
-def without_gradient(gradients: Mapping[str, Tensor], over: Over = list) -> list[str]:
-    """The weights that no gradient reached."""
+def without_gradient(step: int, gradients: Mapping[str, Tensor], over: Over = list) -> list[str]:
+    """The weights that no gradient reached; every element of every gradient is finite."""
     reached = torch.stack([gradient.count_nonzero() for gradient in gradients.values()]).tolist()
-    return [name for name, count in zip(gradients, over(reached), strict=True) if not count]
+    counts = over([*reached, *_not_finite(gradients)])
+    _all_zero(step, "the gradient of", dict(zip(gradients, counts[len(gradients) :], strict=True)))
+    return [name for name, count in zip(gradients, counts, strict=False) if not count]
 
 
 def gradients_flow(step: int, missing: list[str]) -> None:
