@@ -4,7 +4,7 @@ Those that need a guilty rank take rank 1. All of them take part in every exchan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
@@ -14,6 +14,7 @@ from samebits.model import Model
 from samebits.ops.grad_norm import grad_norm
 from samebits.parallel.collectives import even_cuts, gather
 from samebits.parallel.grid import Grid
+from samebits.parallel.schedules import Lanes
 from samebits.parallel.shards import Shards
 from samebits.train.ranks import Gridded, Tensors
 from samebits.train.trainer import clipped
@@ -107,8 +108,8 @@ class SumsGradients(Gridded):
 class SumsMeans(SumsGradients):
     """So are the losses."""
 
-    def everyones(self, logprobs: Tensor) -> Tensor:
-        return super().everyones(self.grid.data * logprobs)
+    def everyones(self, logprobs: Tensor, lanes: Lanes, count: Callable[[range], int]) -> Tensor:
+        return super().everyones(self.grid.data * logprobs, lanes, count)
 
 
 class NanInGradient(Gridded):
@@ -123,11 +124,11 @@ class NanInGradient(Gridded):
 class NanInLogprobs(Gridded):
     """One number of one rank."""
 
-    def everyones(self, logprobs: Tensor) -> Tensor:
+    def everyones(self, logprobs: Tensor, lanes: Lanes, count: Callable[[range], int]) -> Tensor:
         found = logprobs.clone()
         if self.world.rank == GUILTY:
             found[0] = torch.nan
-        return super().everyones(found)
+        return super().everyones(found, lanes, count)
 
 
 class LeavesOutNan(Gridded):

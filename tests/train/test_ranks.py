@@ -38,7 +38,7 @@ def test_every_grid_gives_one_checkpoint(tensor: int, data: int, tmp_path: Path)
     assert [event["digest"] for event in events.read(tmp_path) if event["event"] == "checkpoint"][-1] == alone()
 
 
-@pytest.mark.parametrize(("tensor", "data"), [(1, 2), (2, 2)])
+@pytest.mark.parametrize(("tensor", "data"), [(1, 2), (2, 1)])
 def test_the_cut_into_micro_batches_is_not_seen(tensor: int, data: int, tmp_path: Path) -> None:
     (digest,) = {summary.digest for summary in on_ranks(tensor * data, trained, str(tmp_path), tensor, 1)}
     assert digest == alone()
@@ -50,8 +50,8 @@ QWEN = ("model.overrides={vocabulary: 700, norms_of_heads: true, tied: false, in
 
 @pytest.mark.parametrize(
     ("ranks", "settings"),
-    [(3, ()), (2, (*QWEN, "training.dtype=bfloat16")), (3, QWEN)],
-    ids=["3 ranks", "norms of heads, bfloat16, untied", "3 ranks, uneven sizes"],
+    [(2, (*QWEN, "training.dtype=bfloat16")), (3, QWEN)],
+    ids=["norms of heads, bfloat16, untied", "3 ranks, uneven sizes"],
 )
 def test_uneven_shares_keep_the_bits(ranks: int, settings: tuple[str, ...], tmp_path: Path) -> None:
     """Two key heads for three ranks, 13 steps of 16 rows, three blocks of words: some ranks have more, one no heads."""
@@ -83,7 +83,7 @@ def test_killed_anywhere_and_resumed_on_another_grid(tmp_path: Path) -> None:
 
 def test_a_cut_wire_leaves_whole_checkpoints(tmp_path: Path) -> None:
     """Two ranks on two machines, so to speak, and the wire between them is cut in the middle of a run."""
-    settings = ("training.max_steps=40", "training.checkpoint_every=2")
+    settings = ("training.max_steps=30", "training.checkpoint_every=2")
     recipe, folder = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(TEXT)
     given = [word for setting in (*PRESET, "training.accumulation=8", *settings) for word in ("--set", setting)]
@@ -104,7 +104,7 @@ def test_a_cut_wire_leaves_whole_checkpoints(tmp_path: Path) -> None:
         (line,) = (line for line in error.splitlines() if line.startswith("samebits: "))
         assert line.startswith(f"samebits: rank {rank}: exchange ") and " waited 3." in line, error
     kept = checkpoint.committed(folder)
-    assert 2 <= len(kept) < 20 and all(checkpoint.read(folder, step).step == step for step in kept)
+    assert 2 <= len(kept) < 15 and all(checkpoint.read(folder, step).step == step for step in kept)
     assert checkpoint.read(folder).skipped == ()
     assert run(configuration(2, *settings), folder, resume=True).digest == alone(*settings)
 
