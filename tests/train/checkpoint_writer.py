@@ -21,8 +21,8 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from samebits.records.durable import put
 from samebits.train import checkpoint
-from samebits.train.durable import put
 from samebits.train.manifest import FILES, MANIFEST, MARKER, WHOLE, Entry, Manifest, digest_of, encoded_json, name_of
 
 # Two files of a few MiB: long enough to be hit in.

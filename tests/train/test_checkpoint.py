@@ -12,8 +12,8 @@ import pytest
 import torch
 from tests.train.checkpoint_writer import content, same, strays
 
+from samebits.records.durable import only_writer
 from samebits.train import checkpoint
-from samebits.train.durable import only_writer
 from samebits.train.manifest import FILES, MANIFEST, MARKER, CheckpointError, DamagedError
 
 SMALL = 6

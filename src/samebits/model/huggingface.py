@@ -18,10 +18,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from samebits.model.config import Config
-from samebits.model.json_file import read_json, sync_folder, to_json, write_file
+from samebits.model.json_file import read_json, to_json
 from samebits.model.model import Model
 from samebits.model.weights import EMBEDDING, HEAD, count, shapes
 from samebits.numerics.bits import same_bits
+from samebits.records.durable import put_in_one_move, sync_directory
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "model.safetensors"
@@ -150,14 +151,14 @@ def save_folder(model: Model, path: str | Path, tokenizer: Words | None = None) 
         save_file(weights, beside / WEIGHTS, metadata={"format": "pt"})
         if tokenizer is not None:
             tokenizer.save(beside)
-        write_file(beside / CONFIG, to_json(values))
+        put_in_one_move(beside / CONFIG, to_json(values))
         _sync(beside / WEIGHTS)
-        sync_folder(beside)
+        sync_directory(beside)
         os.rename(beside, folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    sync_folder(folder.parent)
+    sync_directory(folder.parent)
 
 
 def _sync(file: Path) -> None:

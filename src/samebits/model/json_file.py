@@ -5,8 +5,6 @@ Knows no key. Every refusal is one line that names the file."""
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
@@ -68,29 +66,6 @@ def _depth(value: Any) -> int:
             if isinstance(inner, dict | list)
         ]
     return depth
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """All of it or nothing: a file beside, brought to the disk, then renamed."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
-    try:
-        with beside.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Brings the names in a folder to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def to_json(values: dict[str, Any]) -> bytes:

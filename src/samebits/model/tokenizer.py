@@ -14,9 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from samebits.model.json_file import read_json, to_json, write_file
+from samebits.model.json_file import read_json, to_json
 from samebits.model.template import Template
 from samebits.model.tokenizer_file import BYTE_OF, LETTER_OF, Parts, byte_level, check, written
+from samebits.records.durable import put_in_one_move
 
 END: Final = "<|endoftext|>"
 # A tokenizer.json alone does not say which of its signs begin and end a text; these names do.
@@ -102,13 +103,13 @@ class Tokenizer:
         if path.suffix != ".json":
             path.mkdir(parents=True, exist_ok=True)
             if self.eos:
-                write_file(path / GENERATION, to_json({"bos_token_id": self.bos, "eos_token_id": list(self.eos)}))
-            write_file(path / SETTINGS, to_json(self._settings()))
-            write_file(path / FILE, to_json(written(self.parts)))
+                put_in_one_move(path / GENERATION, to_json({"bos_token_id": self.bos, "eos_token_id": list(self.eos)}))
+            put_in_one_move(path / SETTINGS, to_json(self._settings()))
+            put_in_one_move(path / FILE, to_json(written(self.parts)))
             return
         if self.template is not None or (self.bos, self.eos) != (found["bos"], found["eos"]):
             raise ValueError(f"{path}: the template or the ends of a text have no place in one file; allowed: a folder")
-        write_file(path, to_json(written(self.parts)))
+        put_in_one_move(path, to_json(written(self.parts)))
 
     def _settings(self) -> dict[str, Any]:
         """What tokenizer_config.json says of it, for transformers too."""

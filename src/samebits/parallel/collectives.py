@@ -147,6 +147,8 @@ def chain(
 
 def native_all_reduce(group: Group, flat: Tensor) -> Tensor:
     """The backend's own sum over all ranks of the world, in place. Promises nothing: its order follows the message."""
+    if group.size != group.world.size:
+        raise ValueError(f"native_all_reduce: {group.size} of {group.world.size} ranks; allowed: all of them")
     if group.size > 1:
         dist.all_reduce(flat)
     return flat

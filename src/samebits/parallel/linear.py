@@ -145,7 +145,7 @@ def _input_gradient(present: list[tuple[Tensor, Tensor]], x_MK: Tensor, group: G
 
     def finish(sum_TWK: Tensor) -> Tensor:
         parts = list(sum_TWK.view(count, len(sum_TWK), width).to(x_MK.dtype))
-        dx_TK = parts.pop()
+        dx_TK: Tensor = parts.pop()
         while parts:
             dx_TK = dx_TK + parts.pop()
         return dx_TK

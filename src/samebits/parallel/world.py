@@ -168,6 +168,9 @@ def join(*, device: str = "cpu", timeout: float = TIMEOUT) -> World:
             transport, store=PrefixStore("messages", store), rank=rank, world_size=size,
             timeout=timedelta(seconds=patience),
         )  # fmt: skip
+        if transport == "nccl":
+            # Its first messages must be everybody's.
+            dist.barrier()
     except RuntimeError as error:
         raise not_joined(rank, size, store, patience, error) from error
     standing = Standing()

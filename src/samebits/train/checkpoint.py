@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from samebits.train.durable import PART, make_directory, only_writer, put, put_in_one_move, reason, sync_directory
+from samebits.records.durable import PART, make_directory, only_writer, put, put_in_one_move, reason, sync_directory
 from samebits.train.manifest import (
     FILES,
     LATEST,

@@ -34,8 +34,12 @@ def put(path: Path, data: bytes) -> None:
 def put_in_one_move(path: Path, data: bytes) -> None:
     """The old file or the new one, whole, at any moment."""
     part = path.with_name(f"{path.name}{PART}")
-    put(part, data)
-    os.replace(part, path)
+    try:
+        put(part, data)
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)
 
 
