@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.parallel.ranks import on_ranks
-from tests.train.ranked_run import configuration, trained
-from tests.train.test_ranks import GRIDS
-
-from samebits.train.running import run
+from tests.train.ranked_run import trained
+from tests.train.test_ranks import GRIDS, alone
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2])
 @pytest.mark.parametrize(("tensor", "data"), [(1, 1), *GRIDS])
 def test_one_checkpoint(tensor: int, data: int, micro_batch: int, tmp_path: Path) -> None:
-    found = on_ranks(tensor * data, trained, str(tmp_path / "ranks"), tensor, micro_batch, seconds=600.0)
-    assert {each.digest for each in found} == {run(configuration(2), tmp_path / "alone").digest}
+    found = on_ranks(tensor * data, trained, str(tmp_path), tensor, micro_batch, seconds=600.0)
+    assert {each.digest for each in found} == {alone()}
