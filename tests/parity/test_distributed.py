@@ -26,10 +26,9 @@ from samebits.parity.distributed import (
     Record,
     losses_agree,
     parameters_agree,
-    ranks_of,
     recorded,
 )
-from samebits.train.ranks import Gridded
+from samebits.train.ranks import Gridded, ranks_of
 from samebits.train.watch import BreachError
 
 STEPS = 4

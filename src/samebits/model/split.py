@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Final
 
 import torch
@@ -19,13 +18,12 @@ from samebits.model.config import Config
 from samebits.model.weights import EMBEDDING, HEAD, shapes
 from samebits.ops.arguments import choose_backend
 from samebits.parallel import linear, vocabulary
-from samebits.parallel.collectives import even_cuts, gather_columns
+from samebits.parallel.collectives import even_cuts, gather_columns, stepped_cuts, widths_of
 from samebits.parallel.layout import Block, whole
+from samebits.parallel.linear import MATRIX_WIDTH
 from samebits.parallel.norm import head_norms
 from samebits.parallel.world import Group
 
-# Matrix units take this many products at once: where a chain may change ranks.
-STEP: Final = 16
 ACTIVATIONS: Final = "gather activations"
 INWARD: Final = ("o_proj.weight", "down_proj.weight")
 
@@ -40,9 +38,9 @@ class Split:
 
     def __post_init__(self) -> None:
         width = self.config.heads // self.config.key_heads * self.config.head_size
-        if self.group.size > 1 and not self.gathers and width % STEP:
+        if self.group.size > 1 and not self.gathers and width % MATRIX_WIDTH:
             raise ValueError(
-                f"split: {width} outputs of heads that share keys; allowed over ranks: a multiple of {STEP}"
+                f"split: {width} outputs of heads that share keys; allowed over ranks: a multiple of {MATRIX_WIDTH}"
             )
 
     def key_heads(self) -> list[int]:
@@ -54,8 +52,7 @@ class Split:
         return [each * cut for cut in self.key_heads()]
 
     def intermediate(self) -> list[int]:
-        steps = even_cuts(-(-self.config.intermediate // STEP), self.group.size)
-        return [min(STEP * cut, self.config.intermediate) for cut in steps]
+        return stepped_cuts(self.config.intermediate, self.group.size, MATRIX_WIDTH)
 
     def vocabulary(self) -> list[int]:
         return vocabulary.vocabulary_cuts(self.config.vocabulary, self.group.size)
@@ -122,11 +119,11 @@ class Split:
         if not self.gathers:
             return linear.row_parallel(x, weight, self.group, sums=sums)
         cuts = [cut * self.config.head_size for cut in self.heads()] if "o_proj" in name else self.intermediate()
-        everything = gather_columns(self.group, x, _widths(cuts), ACTIVATIONS)
-        return linear.gathered_linear(everything, weight, self.group, _widths(self.hidden()))
+        everything = gather_columns(self.group, x, widths_of(cuts), ACTIVATIONS)
+        return linear.gathered_linear(everything, weight, self.group, widths_of(self.hidden()))
 
     def head_norms(self, q: Tensor, k: Tensor, weights: Sequence[Tensor], sums: Sequence[Tensor]) -> list[Tensor]:
-        counts = (_widths(self.heads()), _widths(self.key_heads()))
+        counts = (widths_of(self.heads()), widths_of(self.key_heads()))
         backend = choose_backend("head_norms", q, None)
         return head_norms((q, k), weights, sums, counts, self.config.eps, self.group, backend)
 
@@ -135,7 +132,3 @@ class Split:
 
     def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return vocabulary.lm_head(hidden, weight, self.vocabulary(), self.group)
-
-
-def _widths(cuts: Sequence[int]) -> list[int]:
-    return [stop - start for start, stop in pairwise(cuts)]

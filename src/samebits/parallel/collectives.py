@@ -6,6 +6,7 @@ tensor's pieces decide who adds, never in which order. What the backend's own al
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Final
 
 import torch
@@ -22,6 +23,16 @@ TILE_ROWS: Final = 128
 def even_cuts(length: int, parts: int) -> list[int]:
     """Where `parts` pieces of a length begin, and the end of the last."""
     return [chunk_start(part, length, parts) for part in range(parts + 1)]
+
+
+def stepped_cuts(length: int, parts: int, step: int) -> list[int]:
+    """The same between whole steps, of which the last may be short: pieces are even in steps."""
+    return [min(step * cut, length) for cut in even_cuts(-(-length // step), parts)]
+
+
+def widths_of(cuts: Sequence[int]) -> list[int]:
+    """The lengths of the pieces between cuts."""
+    return [stop - start for start, stop in pairwise(cuts)]
 
 
 def tree_sum(parts: Sequence[Tensor]) -> Tensor:

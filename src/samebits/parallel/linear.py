@@ -7,7 +7,6 @@ hold nothing; it passes sums on. Knows no module and no model; that all ranks ho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from samebits.ops.arguments import check_dimensions, check_equal, check_tensors, choose_backend, short
 from samebits.ops.matmul import linear, matmul_accumulate_
 from samebits.ops.registering import call
-from samebits.parallel.collectives import chain, gather_columns
+from samebits.parallel.collectives import chain, gather_columns, widths_of
 from samebits.parallel.world import Group
 
 # M rows, T rows of a tile, K inputs, N outputs, W weights that meet the same input: whole, or as many as are here.
@@ -217,5 +216,4 @@ class _Scattered(torch.autograd.Function):
 
 
 def _columns(x: Tensor, cuts: tuple[int, ...], group: Group, what: str) -> Tensor:
-    widths = [end - start for start, end in pairwise(cuts)]
-    return gather_columns(group, rows_of(x), widths, what).reshape(*x.shape[:-1], cuts[-1])
+    return gather_columns(group, rows_of(x), widths_of(cuts), what).reshape(*x.shape[:-1], cuts[-1])

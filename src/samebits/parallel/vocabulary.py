@@ -22,8 +22,8 @@ from samebits.ops.embedding import NONE, embedding_gradient_
 from samebits.ops.logprob import check_rows, check_vocabulary
 from samebits.ops.logprob.reference import BLOCK
 from samebits.ops.registering import call
-from samebits.parallel.collectives import even_cuts, gather, gather_columns
-from samebits.parallel.vocabulary_rows import Selection, blocks_of, gathered_statistics, merged, own_statistics
+from samebits.parallel.collectives import gather, gather_columns, stepped_cuts
+from samebits.parallel.vocabulary_rows import Selection, gathered_statistics, merged, own_statistics
 from samebits.parallel.world import Group
 
 # M rows, V words, C those of this rank, K or H the width of hidden.
@@ -31,7 +31,7 @@ from samebits.parallel.world import Group
 
 def vocabulary_cuts(vocabulary: int, parts: int) -> list[int]:
     """Where each part of a vocabulary begins, and its end: even in blocks of 256, of which the last may be short."""
-    return [min(block * BLOCK, vocabulary) for block in even_cuts(blocks_of(vocabulary), parts)]
+    return stepped_cuts(vocabulary, parts, BLOCK)
 
 
 def cuts_of(own: int, group: Group) -> list[int]:

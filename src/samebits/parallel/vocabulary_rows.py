@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 import torch
@@ -18,15 +17,12 @@ from torch import Tensor
 from samebits.numerics.elementary import elementary
 from samebits.numerics.fma import fma32
 from samebits.ops._cpu import FORMATS, pointer, run
-from samebits.ops.logprob.gradients import ROW_MULTIPLE, kernel
+from samebits.ops.logprob.gradients import ROW_MULTIPLE, SCRATCH_BYTES, kernel
 from samebits.ops.logprob.reference import BLOCK
 from samebits.parallel.collectives import TILE_ROWS, chain, gather
 from samebits.parallel.world import Group
 
 # M rows, R some of them, C the words of this rank, B blocks of words, K the width of hidden.
-
-# Memory and speed only: bytes of the logits, or of their gradient, that exist at one time.
-SCRATCH_BYTES: Final = 1 << 27
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, Protocol
 
-from samebits.parallel.collectives import even_cuts
+from samebits.parallel.collectives import even_cuts, stepped_cuts, widths_of
 from samebits.parallel.grid import Grid
 from samebits.parallel.layout import Ownership, matrix, met
+from samebits.parallel.linear import MATRIX_WIDTH
 from samebits.parallel.shards import Holding
 from samebits.parallel.vocabulary import vocabulary_cuts
 from samebits.parallel.vocabulary_rows import blocks_of
@@ -84,7 +84,7 @@ def gather_bytes(ranks: int, numbers: int, element: int) -> int:
 def training_passes(decoder: Decoder, place: int, ranks: int, work: Work) -> Volume:
     """Forward and backward passes of one copy that `ranks` ranks hold between them."""
     tokens, hidden, element = work.tokens, decoder.hidden, work.element
-    blocks = [blocks_of(width) for width in _widths(vocabulary_cuts(decoder.vocabulary, ranks))]
+    blocks = [blocks_of(width) for width in widths_of(vocabulary_cuts(decoder.vocabulary, ranks))]
     hop = chain_bytes(place, ranks, tokens, hidden, element)
     found = Volume({
         "embedding rows": gather_bytes(ranks, work.words[place] * hidden, element),
@@ -146,9 +146,9 @@ def generation(decoder: Decoder, place: int, ranks: int, work: Work, *, drawn: i
     """Passes of the engine, in which `drawn` rows draw a token and `scored` rows of prompts get a logprob: outputs are
     gathered, nothing travels."""
     tokens, element = work.tokens, work.element
-    inputs = _query_widths(decoder, ranks)[place] + _widths(_intermediate_cuts(decoder, ranks))[place]
-    outputs = WRITING * _widths(even_cuts(decoder.hidden, ranks))[place]
-    vocabulary = _widths(vocabulary_cuts(decoder.vocabulary, ranks))[place]
+    inputs = _query_widths(decoder, ranks)[place] + widths_of(_intermediate_cuts(decoder, ranks))[place]
+    outputs = WRITING * widths_of(even_cuts(decoder.hidden, ranks))[place]
+    vocabulary = widths_of(vocabulary_cuts(decoder.vocabulary, ranks))[place]
     return +Volume({
         "embedding rows": gather_bytes(ranks, work.words[place] * decoder.hidden, element),
         "gather activations": decoder.layers * gather_bytes(ranks, tokens * inputs, element),
@@ -245,12 +245,8 @@ def _length(span: tuple[int, int]) -> int:
     return span[1] - span[0]
 
 
-def _widths(cuts: Sequence[int]) -> list[int]:
-    return [stop - start for start, stop in pairwise(cuts)]
-
-
 def _key_widths(decoder: Decoder, ranks: int) -> list[int]:
-    return [decoder.head_size * heads for heads in _widths(even_cuts(decoder.key_heads, ranks))]
+    return [decoder.head_size * heads for heads in widths_of(even_cuts(decoder.key_heads, ranks))]
 
 
 def _query_widths(decoder: Decoder, ranks: int) -> list[int]:
@@ -259,5 +255,5 @@ def _query_widths(decoder: Decoder, ranks: int) -> list[int]:
 
 
 def _intermediate_cuts(decoder: Decoder, ranks: int) -> list[int]:
-    """Between steps of a chain of 16."""
-    return [min(16 * cut, decoder.intermediate) for cut in even_cuts(-(-decoder.intermediate // 16), ranks)]
+    """Between steps of matrix units."""
+    return stepped_cuts(decoder.intermediate, ranks, MATRIX_WIDTH)

@@ -22,7 +22,7 @@ from samebits.parallel.layout import Block, whole
 from samebits.parallel.world import World
 from samebits.train.configuration import Configuration
 from samebits.train.planning import data_of, model_of
-from samebits.train.ranks import ALONE, Gridded, Ranks
+from samebits.train.ranks import Ranks, ranks_of
 from samebits.train.trainer import Trainer
 
 PARAMETERS: Final = "DIST-001"
@@ -124,11 +124,6 @@ def losses_agree(distributed: Sequence[float], alone: Sequence[float]) -> LossVe
             return LossVerdict(holds=False, within_gate=within, step=step, distributed=left, alone=right,
                                detail=f"{LOSSES}: {words}; allowed: the same bits")  # fmt: skip
     return LossVerdict(holds=True, within_gate=within, detail="")
-
-
-def ranks_of(grid: Grid, model: Model) -> Ranks:
-    """What of a run is a rank's."""
-    return Gridded(grid, model) if grid.world.size > 1 else ALONE
 
 
 def recorded(world: World, config: Configuration, tensor: int, steps: int,

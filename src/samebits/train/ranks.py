@@ -160,3 +160,8 @@ class Gridded:
 
     def whole(self, held: Tensors, names: Mapping[str, str]) -> Tensors | None:
         return self.shards.to_first(held, names)
+
+
+def ranks_of(grid: Grid, base: Model) -> Ranks:
+    """This rank's part of a run on a grid."""
+    return Gridded(grid, base) if grid.world.size > 1 else ALONE

@@ -19,7 +19,7 @@ from samebits.train.display import Screen, Shown, Silent
 from samebits.train.events import UNWRITTEN, Events, opened
 from samebits.train.plan import check_counted
 from samebits.train.planning import Assessment, assess, data_of, model_of, shape_of
-from samebits.train.ranks import ALONE, Gridded
+from samebits.train.ranks import ranks_of
 from samebits.train.speed import peak_flops, utilisation
 from samebits.train.trainer import OURS, Parts, StepRecord, Trainer
 
@@ -69,7 +69,7 @@ def run(
     if present and not resume:
         raise ValueError(f"{folder}: holds checkpoints up to step {present[-1]}; allowed: --resume, or another folder")
     model = model_of(config)
-    ranks = Gridded(grid, model) if grid.world.size > 1 else ALONE
+    ranks = ranks_of(grid, model)
     with opened(folder) if grid.world.rank == 0 else nullcontext(UNWRITTEN) as events:
         trainer = Trainer(config, model, data, parts, ranks)
         del model  # Whole weights: a rank of many goes on without them.

@@ -90,7 +90,7 @@ def clipping_is_by_the_norm(step: int, before: float, after: float, max_norm: fl
 
 
 def without_gradient(step: int, gradients: Mapping[str, Tensor], over: Over = list) -> list[str]:
-    """The weights that no gradient reached; every element of every gradient is finite."""
+    """The weights that no gradient reached. A breach where an element of one is not finite: one exchange tells both."""
     reached = torch.stack([gradient.count_nonzero() for gradient in gradients.values()]).tolist()
     counts = over([*reached, *_not_finite(gradients)])
     _all_zero(step, "the gradient of", dict(zip(gradients, counts[len(gradients) :], strict=True)))
