@@ -79,13 +79,16 @@ def elsewhere(world: World, what: str) -> str:
     add(world, 2)
     line = ""
     if world.rank != 1:
+        if what == "is gone":
+            world.store.wait(["gone"])
         line = failure(world)
     elif what == "waits":
         with pytest.raises(RankError) as raised:
             world.group.exchange("another sum", receives=[(torch.empty(43), 0)])
         line = f"{type(raised.value).__name__}: {raised.value}"
-    elif what == "dies":
+    elif what in ("dies", "is gone"):
         dist.destroy_process_group()
+        world.store.set("gone", "")
     world.store.set(f"told/{world.rank}", "")
     world.store.wait([f"told/{rank}" for rank in range(world.size)])
     return line
@@ -110,10 +113,22 @@ def test_ranks_in_different_exchanges_are_named_with_theirs() -> None:
                            'rank 2 did not (it waits in exchange 5 "tree of ones")')  # fmt: skip
 
 
-def test_a_lost_connection_is_named() -> None:
-    first, _, last = on_ranks(3, elsewhere, "dies", timeout=10.0)
+@pytest.mark.parametrize("what", ["dies", "is gone"])
+def test_a_lost_connection_is_named(what: str) -> None:
+    first, _, last = on_ranks(3, elsewhere, what, timeout=10.0)
     assert first == 'LostError: rank 0: exchange 5 "tree of ones": the connection to rank 1 was lost'
     assert last == 'LostError: rank 2: exchange 5 "tree of ones": the connection to rank 1 was lost'
+
+
+def tried_again(world: World) -> tuple[str, str]:
+    return elsewhere(world, "dies"), failure(world) if world.rank == 0 else ""
+
+
+def test_a_connection_known_to_be_lost_is_named_alone() -> None:
+    """Its message cannot even be begun; those to other ranks can, and are not blamed."""
+    (first, again), *_ = on_ranks(3, tried_again, timeout=10.0)
+    assert first == 'LostError: rank 0: exchange 5 "tree of ones": the connection to rank 1 was lost'
+    assert again == 'LostError: rank 0: exchange 6 "tree of ones": the connection to rank 1 was lost'
 
 
 def misnamed(world: World) -> str:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -40,7 +40,11 @@ class Waiting:
     members: tuple[int, ...]
     """The ranks of the group."""
     peers: tuple[int, ...]
-    """The ranks with which this one exchanges."""
+    """The ranks with which this one exchanges, one for each message."""
+
+    def about(self, message: int) -> Waiting:
+        """The same exchange, of which one message failed: nothing is said about the other ranks."""
+        return replace(self, peers=(self.peers[message],))
 
 
 @dataclass(kw_only=True, slots=True)

@@ -10,7 +10,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -28,6 +28,11 @@ TRANSPORT_VARIABLE: Final = "SAMEBITS_TRANSPORT"
 JOIN_SECONDS: Final = 60.0
 Message = tuple[Tensor, int]
 """A contiguous tensor, and the place in the group to which it goes or from which it comes."""
+
+Operation = tuple[Any, Tensor, int]
+"""How it is begun, the tensor, and the rank at the other end."""
+Begun = tuple[list[Any], list[tuple[Waiting, RuntimeError]]]
+"""What is under way, and what could not be begun."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +55,8 @@ class World:
     standing: Standing = field(default_factory=Standing)
     """Where this rank is, for others that wait for it."""
     answering: Answering | None = None
+    abandoned: list[Any] = field(default_factory=list)
+    """Exchanges that failed. Their other messages are still on their way, and need their memory."""
 
     @property
     def group(self) -> Group:
@@ -77,33 +84,29 @@ class Group:
         world = self.world
         world.counted[what] += 1
         number = world.counted.total()
-        operations: list[tuple[Any, Tensor, int]] = []
+        operations: list[Operation] = []
         for tensor, place in sends:
             world.sent[what] += tensor.numel() * tensor.element_size()
-            operations.append((dist.isend, tensor, place))
-        operations += [(dist.irecv, tensor, place) for tensor, place in receives]
+            operations.append((dist.isend, tensor, self.members[place]))
+        operations += [(dist.irecv, tensor, self.members[place]) for tensor, place in receives]
         operations = [each for each in operations if each[1].numel()]
         waiting = Waiting(what=what, number=number, rank=world.rank, members=self.members,
-                          peers=tuple(self.members[place] for _, _, place in operations))  # fmt: skip
-        # Messages of different names never meet: ranks that disagree about what comes next hang, and are named.
-        tag = zlib.crc32(what.encode()) >> 1
-        pending: list[Any]
+                          peers=tuple(peer for _, _, peer in operations))  # fmt: skip
         landed: list[tuple[Tensor, Tensor]] = []
-        try:
-            if world.transport == "nccl":
-                calls = [dist.P2POp(call, _bytes(tensor), self.members[place]) for call, tensor, place in operations]
-                pending = list(dist.batch_isend_irecv(calls)) if calls else []
-            else:
-                landed = [(tensor.cpu(), tensor) for _, tensor, _ in operations if tensor.is_cuda]
-                if landed:
-                    operations = [(call, here, place)
-                                  for (call, _, place), (here, _) in zip(operations, landed, strict=True)]  # fmt: skip
-                pending = [call(_bytes(tensor), self.members[place], tag=tag) for call, tensor, place in operations]
-        except RuntimeError as error:
+        if world.transport == "nccl":
+            works, refused = _all_at_once(operations, waiting)
+        else:
+            landed = [(tensor.cpu(), tensor) for _, tensor, _ in operations if tensor.is_cuda]
+            if landed:
+                operations = [(call, here, peer)
+                              for (call, _, peer), (here, _) in zip(operations, landed, strict=True)]  # fmt: skip
+            works, refused = _one_by_one(operations, waiting)
+        if refused:
             world.standing.begin(waiting)
-            raise explained(world, waiting, error) from error
+            world.abandoned.append(works)
+            raise explained(world, refused[0][0], refused[0][1]) from refused[0][1]
         received = landed[len(landed) - sum(tensor.numel() > 0 for tensor, _ in receives) :]
-        return Pending(world=world, waiting=waiting, works=pending, landed=received)
+        return Pending(world=world, waiting=waiting, works=works, landed=received)
 
     def exchange(self, what: str, sends: Sequence[Message] = (), receives: Sequence[Message] = ()) -> None:
         """`post`, waited for."""
@@ -129,15 +132,34 @@ class Pending:
             try:
                 work.wait(timedelta(seconds=left))
             except RuntimeError as error:
-                raise explained(self.world, self._narrowed(number), error) from error
+                self.world.abandoned.append(self)
+                alone = len(self.works) == len(self.waiting.peers)
+                raise explained(self.world, self.waiting.about(number) if alone else self.waiting, error) from error
         standing.end()
         for here, there in self.landed:
             there.copy_(here)
 
-    def _narrowed(self, number: int) -> Waiting:
-        """The exchange with the one rank that a failed work was about; with all where one work is about all."""
-        peers = self.waiting.peers
-        return replace(self.waiting, peers=(peers[number],)) if len(peers) == len(self.works) else self.waiting
+
+def _all_at_once(operations: Sequence[Operation], waiting: Waiting) -> Begun:
+    calls = [dist.P2POp(call, _bytes(tensor), peer) for call, tensor, peer in operations]
+    try:
+        return (list(dist.batch_isend_irecv(calls)) if calls else []), []
+    except RuntimeError as error:
+        return [], [(waiting, error)]
+
+
+def _one_by_one(operations: Sequence[Operation], waiting: Waiting) -> Begun:
+    """All that can be begun is, whatever cannot: others wait for it, and shall see for themselves who is gone."""
+    # Messages of different names never meet: ranks that disagree about what comes next hang, and are named.
+    tag = zlib.crc32(waiting.what.encode()) >> 1
+    works: list[Any] = []
+    refused: list[tuple[Waiting, RuntimeError]] = []
+    for number, (call, tensor, peer) in enumerate(operations):
+        try:
+            works.append(call(_bytes(tensor), peer, tag=tag))
+        except RuntimeError as error:
+            refused.append((waiting.about(number), error))
+    return works, refused
 
 
 def _bytes(tensor: Tensor) -> Tensor:
