@@ -30,7 +30,9 @@ from samebits.model.loading import load
 from samebits.native.sources import source_digest
 from samebits.ops.adamw import AdamW
 from samebits.ops.grad_norm import clip_grad_norm_
+from samebits.parallel.schedules import Lanes
 from samebits.parity.stock import STOCK
+from samebits.train.lanes import Cut, backward
 
 RESULTS = Path(__file__).parent / "results" / "cpu_model.json"
 TURNS = 9
@@ -69,11 +71,11 @@ def training() -> dict[str, Any]:
         torch.optim.AdamW(stock.weights.values(), **numbers),
     )
 
+    examples = [(each[:-1].numpy(), each[1:].numpy()) for each in texts]
+    cut = Cut(lanes=Lanes(lanes=1, sequences=SEQUENCES), micro_batch=SEQUENCES)
+
     def step_of_ours() -> None:
-        summing = ours.with_sums()
-        logprobs = summing.logprobs(summing.hidden(batch), targets)
-        torch.autograd.backward(logprobs, torch.full_like(logprobs, -1.0 / len(targets)))
-        for name, gradient in summing.gradients().items():
+        for name, gradient in backward(ours, examples, cut).gradients.items():
             ours.weights[name].grad = gradient
         clip_grad_norm_(ours.weights.values(), 1.0)
         our_optimizer.step()

@@ -51,8 +51,8 @@ Side = Callable[[], Any]
 
 
 def configuration(lanes: int) -> Configuration:
-    """As large a micro-batch as a lane allows."""
-    micro_batch = BATCH // max(lanes, RANKS)
+    """A rank's whole batch in one pass."""
+    micro_batch = BATCH // RANKS
     return read(RECIPE, [f"training.lanes={lanes}", f"training.micro_batch={micro_batch}",
                          f"training.accumulation={BATCH // micro_batch}"])  # fmt: skip
 

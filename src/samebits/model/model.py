@@ -16,7 +16,7 @@ from samebits import ops
 from samebits.model.batch import Batch
 from samebits.model.config import Config
 from samebits.model.weights import EMBEDDING, FINAL_NORM, HEAD, initial, prefix, shapes
-from samebits.ops.accumulation import embedding_into, linear_into, rmsnorm_into, selected_logprob_into
+from samebits.ops.accumulation import Spans, Sums, embedding_into, linear_into, rmsnorm_into, selected_logprob_into
 from samebits.ops.attention.cache import Cache
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ class Operators:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """A config and its weights. `sums`, where gradients are wanted: a float32 sum for each weight."""
+    """A config and its weights. `sums`, where gradients are wanted: a float32 sum for each weight, or one a lane."""
 
     config: Config
     weights: dict[str, Tensor]
-    sums: dict[str, Tensor] | None = None
+    sums: dict[str, Sums] | None = None
     operators: Operators = Operators()
     joined: Mapping[str, Tensor] = field(default_factory=dict)
     """Weights that lie end to end because one input meets them all, by their names up to the layer's part."""
@@ -101,18 +101,25 @@ class Model:
                 weights |= zip(whole, torch.split(together, [len(self.weights[name]) for name in whole]), strict=True)
         return replace(self, weights=weights, joined=joined, sums=None)
 
-    def with_sums(self) -> Model:
-        """The same weights, to be differentiated, with sums of zero."""
+    def with_sums(self, lanes: Sequence[int] | None = None) -> Model:
+        """The same weights, to be differentiated, with sums of zero.
+
+        `lanes`: where each lane's tokens begin in the one pass that follows, and their end; each has sums of its own.
+        Without it all passes that follow are one lane's."""
         tied = {TIED_HEAD: self.weights[EMBEDDING]} if self.config.tied else {}
-        sums = {name: torch.zeros_like(w, dtype=torch.float32) for name, w in (self.weights | tied).items()}
         wanted = {name: weight.detach().requires_grad_() for name, weight in self.weights.items()}
+        sums: dict[str, Sums] = {}
+        for name, weight in (self.weights | tied).items():
+            count = 1 if lanes is None else len(lanes) - 1
+            zeros = torch.zeros(count, *weight.shape, dtype=torch.float32, device=weight.device)
+            sums[name] = zeros[0] if lanes is None else Spans(tuple(zeros), tuple(lanes))
         return replace(self, weights=wanted, sums=sums, joined={})
 
-    def gradients(self) -> dict[str, Tensor]:
+    def gradients(self, lane: int = 0) -> dict[str, Tensor]:
         """The float32 gradient of each weight: its sum; of a tied one the embedding's sum plus the head's."""
         if self.sums is None:
             raise ValueError("model: there are no sums; allowed: of a model made by with_sums()")
-        found = dict(self.sums)
+        found = {name: each.parts[lane] if isinstance(each, Spans) else each for name, each in self.sums.items()}
         if self.config.tied:
             found[EMBEDDING] = found[EMBEDDING] + found.pop(TIED_HEAD)
         return found
@@ -163,11 +170,11 @@ class Model:
         attended: Tensor = self.operators.attention(q, k, v, **options)
         return attended.reshape(len(x), -1)
 
-    def _head(self) -> tuple[Tensor, Tensor | None]:
+    def _head(self) -> tuple[Tensor, Sums | None]:
         name, place = (EMBEDDING, TIED_HEAD) if self.config.tied else (HEAD, HEAD)
         return self.weights[name], None if self.sums is None else self.sums[place]
 
-    def _sum(self, name: str) -> Tensor | None:
+    def _sum(self, name: str) -> Sums | None:
         return None if self.sums is None else self.sums[name]
 
     def _embedding(self, ids: Tensor) -> Tensor:

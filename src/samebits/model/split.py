@@ -16,6 +16,7 @@ from torch import Tensor
 
 from samebits.model.config import Config
 from samebits.model.weights import EMBEDDING, HEAD, shapes
+from samebits.ops.accumulation import Sums
 from samebits.ops.arguments import choose_backend
 from samebits.parallel import linear, vocabulary
 from samebits.parallel.collectives import even_cuts, gather_columns, stepped_cuts, widths_of
@@ -106,15 +107,15 @@ class Split:
             found[name] = rows[..., slice(*held.columns)].detach().clone(memory_format=torch.contiguous_format)
         return found
 
-    def embedding(self, ids: Tensor, weight: Tensor, sums: Tensor | None) -> Tensor:
+    def embedding(self, ids: Tensor, weight: Tensor, sums: Sums | None) -> Tensor:
         cuts = self.vocabulary()
         return vocabulary.embedding(ids, weight, cuts[self.group.place], self.group, sums=sums, cuts=cuts)
 
-    def outward(self, x: Tensor, weights: Sequence[Tensor], sums: Sequence[Tensor] | None) -> list[Tensor]:
+    def outward(self, x: Tensor, weights: Sequence[Tensor], sums: Sequence[Sums] | None) -> list[Tensor]:
         """x with each of the weights that read it."""
         return linear.column_parallel(x, list(weights), self.group, sums=sums)
 
-    def inward(self, x: Tensor, weight: Tensor, sums: Tensor | None, name: str) -> Tensor:
+    def inward(self, x: Tensor, weight: Tensor, sums: Sums | None, name: str) -> Tensor:
         """The part of x that is here with a weight that writes into the residual stream: all of it, on every rank."""
         if not self.gathers:
             return linear.row_parallel(x, weight, self.group, sums=sums)
@@ -122,12 +123,12 @@ class Split:
         everything = gather_columns(self.group, x, widths_of(cuts), ACTIVATIONS)
         return linear.gathered_linear(everything, weight, self.group, widths_of(self.hidden()))
 
-    def head_norms(self, q: Tensor, k: Tensor, weights: Sequence[Tensor], sums: Sequence[Tensor]) -> list[Tensor]:
+    def head_norms(self, q: Tensor, k: Tensor, weights: Sequence[Tensor], sums: Sequence[Sums]) -> list[Tensor]:
         counts = (widths_of(self.heads()), widths_of(self.key_heads()))
         backend = choose_backend("head_norms", q, None)
         return head_norms((q, k), weights, sums, counts, self.config.eps, self.group, backend)
 
-    def logprobs(self, hidden: Tensor, weight: Tensor, ids: Tensor, sums: Tensor | None) -> Tensor:
+    def logprobs(self, hidden: Tensor, weight: Tensor, ids: Tensor, sums: Sums | None) -> Tensor:
         return vocabulary.selected_logprob(hidden, weight, ids, self.vocabulary(), self.group, sums=sums)
 
     def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:

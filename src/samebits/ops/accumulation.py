@@ -1,43 +1,82 @@
 """Weight gradients that go on: an operator whose weight gradient is resumed in a float32 sum instead of being returned.
 
 One chain over the rows of a global batch, however it is cut into micro-batches. Adding gradients that were rounded or
-summed apart would depend on the cut; here the sum of an earlier micro-batch is where the next one's chain starts."""
+summed apart would depend on the cut; here the sum of an earlier micro-batch is where the next one's chain starts. Rows
+of one pass may have sums of their own, span by span: only the weight's gradient is then computed apart."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from samebits.ops.arguments import choose_backend
+from samebits.ops.arguments import check_dimensions, check_equal, check_tensors, choose_backend
 from samebits.ops.embedding import embedding, embedding_gradient_
 from samebits.ops.logprob import check_rows
 from samebits.ops.matmul import linear, matmul, matmul_accumulate_
 from samebits.ops.registering import call
-from samebits.ops.rmsnorm import rmsnorm, rmsnorm_statistic, rmsnorm_weight_gradient_
+from samebits.ops.rmsnorm import rmsnorm_weight_gradient_
 
 
-def linear_into(x: Tensor, weight: Tensor, sums: Tensor, *, backend: str | None = None) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Sums of consecutive spans of rows: of those between each two cuts of the first axis that an operator is given."""
+
+    parts: tuple[Tensor, ...]
+    cuts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.cuts) != len(self.parts) + 1 or list(self.cuts) != sorted(self.cuts) or self.cuts[0] != 0:
+            wanted = f"{len(self.parts) + 1} ascending places from 0"
+            raise ValueError(f"sums: the cuts are {list(self.cuts)}; allowed: {wanted}")
+
+
+Sums = Tensor | Spans
+"""Where a weight's gradient goes on: one float32 sum over all rows, or one for each span of them."""
+
+
+def resumed(sums: Sums, rows: int, first: int = 0, last: int | None = None) -> Iterator[tuple[Tensor, slice]]:
+    """Each sum in which some of the rows from `first` to `last` go on, and which of them, counted from `first`."""
+    last = rows if last is None else last
+    if isinstance(sums, Tensor):
+        yield sums, slice(0, last - first)
+        return
+    if sums.cuts[-1] != rows:
+        raise ValueError(f"sums: their spans have {sums.cuts[-1]} rows, the pass {rows}; they must agree")
+    for part, (start, end) in zip(sums.parts, pairwise(sums.cuts), strict=True):
+        start, end = max(start, first), min(end, last)
+        if start < end:
+            yield part, slice(start - first, end - first)
+
+
+def linear_into(x: Tensor, weight: Tensor, sums: Sums, *, backend: str | None = None) -> Tensor:
     """`linear`, with the weight's gradient added to sums (N, K) float32 in the backward pass."""
     y: Tensor = _Linear.apply(x, weight, sums, choose_backend("linear_into", x, backend))  # type: ignore[no-untyped-call]
     return y
 
 
-def rmsnorm_into(x: Tensor, weight: Tensor, sums: Tensor, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
+def rmsnorm_into(x: Tensor, weight: Tensor, sums: Sums, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
     """`rmsnorm`, with the weight's gradient added to sums (H) float32 in the backward pass."""
-    y: Tensor = _RMSNorm.apply(x, weight, sums, eps, choose_backend("rmsnorm_into", x, backend))  # type: ignore[no-untyped-call]
+    backend = choose_backend("rmsnorm_into", x, backend)
+    check_tensors("rmsnorm_into", backend, {"x": x, "weight": weight})
+    check_dimensions("rmsnorm_into", "weight", weight, 1)
+    check_equal("rmsnorm_into", "the last axis of x", x.shape[-1], "the length of weight", weight.shape[0])
+    y: Tensor = _RMSNorm.apply(x, weight, sums, eps, backend)  # type: ignore[no-untyped-call]
     return y
 
 
-def embedding_into(ids: Tensor, weight: Tensor, sums: Tensor, *, backend: str | None = None) -> Tensor:
+def embedding_into(ids: Tensor, weight: Tensor, sums: Sums, *, backend: str | None = None) -> Tensor:
     """`embedding`, with the table's gradient added to sums (V, H) float32 in the backward pass."""
     y: Tensor = _Embedding.apply(ids, weight, sums, choose_backend("embedding_into", weight, backend))  # type: ignore[no-untyped-call]
     return y
 
 
 def selected_logprob_into(
-    hidden: Tensor, weight: Tensor, ids: Tensor, sums: Tensor, *, backend: str | None = None
+    hidden: Tensor, weight: Tensor, ids: Tensor, sums: Sums, *, backend: str | None = None
 ) -> Tensor:
     """`selected_logprob`, with the weight's gradient added to sums (V, K) float32 in the backward pass."""
     backend = choose_backend("selected_logprob_into", hidden, backend)
@@ -51,7 +90,7 @@ IGNORED = -100
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, sums: Tensor, backend: str) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, sums: Sums, backend: str) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.sums, ctx.backend = sums, backend
         return linear(x, weight, backend=backend)
@@ -60,24 +99,24 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         dy_MN, x_MK = dy.reshape(-1, weight.shape[0]), x.reshape(-1, weight.shape[1])
-        matmul_accumulate_(ctx.sums, dy_MN.T, x_MK, backend=ctx.backend)
+        for part, rows in resumed(ctx.sums, len(x_MK)):
+            matmul_accumulate_(part, dy_MN[rows].T, x_MK[rows], backend=ctx.backend)
         return matmul(dy_MN, weight, backend=ctx.backend).reshape(x.shape), None, None, None
 
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, sums: Tensor, eps: float, backend: str) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.sums, ctx.eps, ctx.backend = sums, eps, backend
-        y = rmsnorm(x, weight, eps, backend=backend)
-        assert isinstance(y, Tensor)
-        return y
+    def forward(ctx: Any, x: Tensor, weight: Tensor, sums: Sums, eps: float, backend: str) -> Tensor:
+        y_MH, statistic_M = call("rmsnorm", x.reshape(-1, x.shape[-1]), weight, eps, backend)
+        ctx.save_for_backward(x, weight, statistic_M.reshape(x.shape[:-1]))
+        ctx.sums, ctx.backend = sums, backend
+        return y_MH.reshape(x.shape)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        statistic = rmsnorm_statistic(x, weight, ctx.eps, backend=ctx.backend)
-        rmsnorm_weight_gradient_(ctx.sums, dy, x, statistic, backend=ctx.backend)
+        x, weight, statistic = ctx.saved_tensors
+        for part, span in resumed(ctx.sums, len(x)):
+            rmsnorm_weight_gradient_(part, dy[span], x[span], statistic[span], backend=ctx.backend)
         width = x.shape[-1]
         rows = (dy.reshape(-1, width), x.reshape(-1, width))
         dx = call("rmsnorm_dx", *rows, weight, statistic.reshape(-1), None, ctx.backend)
@@ -86,7 +125,7 @@ class _RMSNorm(torch.autograd.Function):
 
 class _Embedding(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ids: Tensor, weight: Tensor, sums: Tensor, backend: str) -> Tensor:
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, sums: Sums, backend: str) -> Tensor:
         ctx.save_for_backward(ids)
         ctx.sums, ctx.backend = sums, backend
         return embedding(ids, weight, backend=backend)
@@ -94,13 +133,14 @@ class _Embedding(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (ids,) = ctx.saved_tensors
-        embedding_gradient_(ctx.sums, ids, dy, backend=ctx.backend)
+        for part, rows in resumed(ctx.sums, len(ids)):
+            embedding_gradient_(part, ids[rows], dy[rows], backend=ctx.backend)
         return None, None, None, None
 
 
 class _Logprob(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, sums: Tensor, backend: str) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, ids: Tensor, sums: Sums, backend: str) -> Tensor:
         hidden_MK, ids_M, _ = check_rows("selected_logprob_into", hidden, weight, "ids", ids, backend)
         logprob_M, lse_M = call("selected_logprob", hidden_MK, weight, ids_M, IGNORED, backend)
         ctx.save_for_backward(hidden, weight, ids_M, lse_M)
@@ -111,7 +151,12 @@ class _Logprob(torch.autograd.Function):
     def backward(ctx: Any, dlogprob: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, ids_M, lse_M = ctx.saved_tensors
         hidden_MK = hidden.reshape(-1, hidden.shape[-1])
-        dhidden_MK = torch.ops.samebits.selected_logprob_gradients_(
-            ctx.sums, dlogprob.reshape(-1), hidden_MK, weight, ids_M, lse_M, IGNORED, True, ctx.backend
-        )
+        dlogprob_M = dlogprob.reshape(-1)
+        found = [
+            torch.ops.samebits.selected_logprob_gradients_(
+                part, dlogprob_M[rows], hidden_MK[rows], weight, ids_M[rows], lse_M[rows], IGNORED, True, ctx.backend
+            )
+            for part, rows in resumed(ctx.sums, len(hidden_MK))
+        ]
+        dhidden_MK = found[0] if len(found) == 1 else torch.cat(found)
         return dhidden_MK.reshape(hidden.shape), None, None, None, None

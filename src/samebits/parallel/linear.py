@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from samebits.ops.accumulation import Sums, resumed
 from samebits.ops.arguments import check_dimensions, check_equal, check_tensors, choose_backend, short
 from samebits.ops.matmul import linear, matmul_accumulate_
 from samebits.ops.registering import call
@@ -25,7 +26,7 @@ MATRIX_WIDTH: Final = 16
 
 
 def column_parallel(
-    x: Tensor, weights: Sequence[Tensor], group: Group, *, sums: Sequence[Tensor] | None = None,
+    x: Tensor, weights: Sequence[Tensor], group: Group, *, sums: Sequence[Sums] | None = None,
     biases: Sequence[Tensor | None] | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """x (..., K), the same on every rank, with each of some weights (N of this rank, K): outputs (..., N of this rank).
@@ -42,7 +43,7 @@ def column_parallel(
 
 
 def row_parallel(
-    x: Tensor, weight: Tensor, group: Group, *, sums: Tensor | None = None, bias: Tensor | None = None
+    x: Tensor, weight: Tensor, group: Group, *, sums: Sums | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """x (..., K of this rank) with weight (N, K of this rank), summed over all ranks: (..., N), the same on every rank.
 
@@ -101,7 +102,7 @@ def rows_of(x: Tensor) -> Tensor:
 class _Column(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, group: Group, sums: Sequence[Tensor] | None, backend: str, *tensors: Any
+        ctx: Any, x: Tensor, group: Group, sums: Sequence[Sums] | None, backend: str, *tensors: Any
     ) -> tuple[Tensor, ...]:
         weights, biases = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
         # An output that nobody used has no gradient: +0 in its place would turn a sum of -0 into +0.
@@ -155,7 +156,7 @@ def _input_gradient(present: list[tuple[Tensor, Tensor]], x_MK: Tensor, group: G
 class _Row(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sums: Tensor | None, backend: str
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sums: Sums | None, backend: str
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.sums, ctx.backend = sums, backend
@@ -180,10 +181,11 @@ class _Row(torch.autograd.Function):
         return dx, dweight, _bias_gradient(dy_MN, wants_bias, ctx.backend), None, None, None
 
 
-def _weight_gradient(dy_MN: Tensor, x_MK: Tensor, sums: Tensor | None, wanted: bool, backend: str) -> Tensor | None:
+def _weight_gradient(dy_MN: Tensor, x_MK: Tensor, sums: Sums | None, wanted: bool, backend: str) -> Tensor | None:
     """A chain over rows: resumed in `sums`, or from +0 and rounded."""
     if sums is not None:
-        matmul_accumulate_(sums, dy_MN.T, x_MK, backend=backend)
+        for part, rows in resumed(sums, len(x_MK)):
+            matmul_accumulate_(part, dy_MN[rows].T, x_MK[rows], backend=backend)
         return None
     return call("gemm", dy_MN.T, x_MK, None, backend) if wanted else None
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from samebits.ops.accumulation import Sums, resumed
 from samebits.ops.registering import call
 from samebits.ops.rmsnorm import rmsnorm, rmsnorm_statistic, rmsnorm_weight_gradient_
 from samebits.parallel.collectives import gather_columns
@@ -20,7 +21,7 @@ HEADS: Final = "gather heads"
 
 
 def head_norms(
-    heads: Sequence[Tensor], weights: Sequence[Tensor], sums: Sequence[Tensor], counts: Sequence[Sequence[int]],
+    heads: Sequence[Tensor], weights: Sequence[Tensor], sums: Sequence[Sums], counts: Sequence[Sequence[int]],
     eps: float, group: Group, backend: str,
 ) -> list[Tensor]:  # fmt: skip
     """`rmsnorm` of each (T, heads of this rank, size) with its weight (size), whose gradient goes on in its sum.
@@ -50,7 +51,8 @@ class _HeadNorms(torch.autograd.Function):
                 for each in (x, dy)
             )
             statistic = rmsnorm_statistic(all_x, weight, ctx.eps, backend=ctx.backend)
-            rmsnorm_weight_gradient_(total, all_dy, all_x, statistic, backend=ctx.backend)
+            for part, span in resumed(total, tokens):
+                rmsnorm_weight_gradient_(part, all_dy[span], all_x[span], statistic[span], backend=ctx.backend)
             found.append(_input_gradient(x, dy, weight, ctx.eps, ctx.backend))
         return None, *found
 

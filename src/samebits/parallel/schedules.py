@@ -91,6 +91,10 @@ class Lanes:
         each = self.lanes // ranks
         return range(rank * each, (rank + 1) * each)
 
+    def together(self, own: int, fitting: int) -> int:
+        """How many of a rank's `own` lanes share a pass with room for `fitting` sequences: a whole subtree, or 1."""
+        return min(own, 1 << (max(1, fitting // self.sequences).bit_length() - 1))
+
 
 def partner(lane: int, distance: int) -> int:
     """The lane whose sum is added at this distance, for lanes that are multiples of twice it."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from samebits import ops
+from samebits.ops.accumulation import Spans, Sums, resumed
 from samebits.ops.arguments import check_dimensions, check_equal, check_tensors, choose_backend, short
 from samebits.ops.cross_entropy import REDUCTIONS
 from samebits.ops.cross_entropy.reference import factor_of, total_and_mean
@@ -43,7 +44,7 @@ def cuts_of(own: int, group: Group) -> list[int]:
 
 
 def embedding(
-    ids: Tensor, weight: Tensor, first: int, group: Group, *, sums: Tensor | None = None,
+    ids: Tensor, weight: Tensor, first: int, group: Group, *, sums: Sums | None = None,
     cuts: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
     """Row ids[...] of a table of which this rank holds the rows from `first` on: (..., H), copied bit for bit.
@@ -80,7 +81,7 @@ def lm_head(hidden: Tensor, weight: Tensor, cuts: Sequence[int], group: Group) -
 
 
 def selected_logprob(
-    hidden: Tensor, weight: Tensor, ids: Tensor, cuts: Sequence[int], group: Group, *, sums: Tensor | None = None,
+    hidden: Tensor, weight: Tensor, ids: Tensor, cuts: Sequence[int], group: Group, *, sums: Sums | None = None,
     ignore_index: int = -100,
 ) -> Tensor:  # fmt: skip
     """log softmax(hidden (..., K) weight (V, K)^T) at ids (...), float32, as `ops.selected_logprob` gives it.
@@ -152,7 +153,7 @@ def _checked(
 class _Embedding(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, ids_M: Tensor, weight: Tensor, cuts: tuple[int, ...], group: Group, sums: Tensor | None, backend: str
+        ctx: Any, ids_M: Tensor, weight: Tensor, cuts: tuple[int, ...], group: Group, sums: Sums | None, backend: str
     ) -> Tensor:
         owner_M = owners(ids_M, cuts)
         positions = [(owner_M == place).nonzero()[:, 0] for place in range(group.size)]
@@ -178,9 +179,18 @@ class _Embedding(torch.autograd.Function):
         # The positions ascend: a row's chain meets the same terms in the same order as on one device.
         dy = dy_MH.index_select(0, positions)
         if ctx.sums is not None:
-            embedding_gradient_(ctx.sums, own, dy, backend=ctx.backend)
+            for part, some in resumed(_of_positions(ctx.sums, positions), len(own)):
+                embedding_gradient_(part, own[some], dy[some], backend=ctx.backend)
             return None, None, None, None, None, None
         return None, call("embedding_dweight", dy, own, ctx.words, NONE, ctx.backend), None, None, None, None
+
+
+def _of_positions(sums: Sums, positions: Tensor) -> Sums:
+    """The sums of the rows at some ascending positions."""
+    if isinstance(sums, Tensor):
+        return sums
+    cuts = torch.searchsorted(positions, torch.tensor(sums.cuts, device=positions.device))
+    return Spans(sums.parts, tuple(cuts.tolist()))
 
 
 def _rows(
@@ -197,9 +207,7 @@ def _rows(
 
 class _Logprob(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, hidden_MK: Tensor, weight: Tensor, ids_M: Tensor, sums: Tensor | None, *options: Any
-    ) -> Tensor:
+    def forward(ctx: Any, hidden_MK: Tensor, weight: Tensor, ids_M: Tensor, sums: Sums | None, *options: Any) -> Tensor:
         logprob_M, lse_M = _rows(hidden_MK, weight, ids_M, *options)
         ctx.save_for_backward(hidden_MK, weight, ids_M, lse_M)
         ctx.sums, ctx.options = sums, options
@@ -210,9 +218,9 @@ class _Logprob(torch.autograd.Function):
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         hidden_MK, weight, ids_M, lse_M = ctx.saved_tensors
         selection = _selection(hidden_MK, weight, ids_M, lse_M, ctx.options)
-        sum_CK = _fresh(weight) if ctx.sums is None and wants_weight else ctx.sums
-        dhidden_MK = selection.gradients(dlogprob_M, wants_hidden=wants_hidden, sum_CK=sum_CK)
-        returned = sum_CK.to(weight.dtype) if ctx.sums is None and wants_weight else None
+        sums_CK = _fresh(weight) if ctx.sums is None and wants_weight else ctx.sums
+        dhidden_MK = selection.gradients(dlogprob_M, wants_hidden=wants_hidden, sums_CK=sums_CK)
+        returned = sums_CK.to(weight.dtype) if ctx.sums is None and wants_weight else None
         return dhidden_MK, returned, None, None, None, None, None, None
 
 
@@ -233,7 +241,7 @@ class _Reduced(torch.autograd.Function):
         selection = _selection(hidden_MK, weight, targets_M, lse_M, ctx.options)
         sum_CK = _fresh(weight) if wants_weight else None
         dhidden_MK = selection.gradients(
-            (-factor).repeat(len(hidden_MK)), wants_hidden=wants_hidden, sum_CK=sum_CK, upstream=upstream
+            (-factor).repeat(len(hidden_MK)), wants_hidden=wants_hidden, sums_CK=sum_CK, upstream=upstream
         )
         dweight = None if sum_CK is None else (sum_CK * upstream).to(weight.dtype)
         return dhidden_MK, dweight, None, None, None, None, None, None

@@ -17,6 +17,7 @@ from torch import Tensor
 from samebits.numerics.elementary import elementary
 from samebits.numerics.fma import fma32
 from samebits.ops._cpu import FORMATS, pointer, run
+from samebits.ops.accumulation import Sums, resumed
 from samebits.ops.logprob.gradients import ROW_MULTIPLE, SCRATCH_BYTES, kernel
 from samebits.ops.logprob.reference import BLOCK
 from samebits.parallel.collectives import TILE_ROWS, chain, gather
@@ -153,9 +154,9 @@ class Selection:
     backend: str
 
     def gradients(
-        self, dlogprob_M: Tensor, *, wants_hidden: bool, sum_CK: Tensor | None, upstream: Tensor | None = None
+        self, dlogprob_M: Tensor, *, wants_hidden: bool, sums_CK: Sums | None, upstream: Tensor | None = None
     ) -> Tensor | None:
-        """That of hidden, its chain times `upstream` where given, then rounded. The weight's is resumed in `sum_CK`.
+        """That of hidden, its chain times `upstream` where given, then rounded. The weight's is resumed in `sums_CK`.
 
         Panels of rows, as high on every rank: the chain over rows is left at their borders, and dz exists for one."""
         hidden_MK, weight_CK, dlogprob_M = self.hidden.contiguous(), self.weight.contiguous(), dlogprob_M.contiguous()
@@ -169,8 +170,10 @@ class Selection:
         for start in range(0, len(hidden_MK), height):
             some = slice(start, min(start + height, len(hidden_MK)))
             dz_RC = self._logit_gradient(dlogprob_M[some], hidden_MK[some], weight_CK, some)
-            if sum_CK is not None:
-                torch.ops.samebits.gemm_accumulate_(sum_CK, dz_RC.T, weighted_MK[some], self.backend)
+            if sums_CK is not None:
+                weighted_RK = weighted_MK[some]
+                for sum_CK, rows in resumed(sums_CK, len(hidden_MK), some.start, some.stop):
+                    torch.ops.samebits.gemm_accumulate_(sum_CK, dz_RC[rows].T, weighted_RK[rows], self.backend)
             if dhidden_MK is not None:
                 dhidden_MK[some] = self._travelling(dz_RC, weight_CK, finish)
         return dhidden_MK

@@ -184,12 +184,12 @@ def autograd_backward(model: Model, examples: list[Example], cut: Cut) -> Backwa
     weights = {name: weight.detach().requires_grad_() for name, weight in model.weights.items()}
     stock = replace(model, weights=weights)
     count, seen = sum(int((targets != IGNORED).sum()) for _, targets in examples), []
-    for lane in range(cut.lanes.lanes):
-        for places in cut.pieces(lane):
-            batch = Batch.of([torch.from_numpy(examples[place][0]) for place in places], device=model.device)
-            targets = torch.cat([torch.from_numpy(examples[place][1]) for place in places]).to(model.device)
-            logprobs = stock.logprobs(stock.hidden(batch), targets)
-            torch.autograd.backward(logprobs, torch.full_like(logprobs, -1.0 / count))
-            seen.append(logprobs.detach())
+    for start in range(0, len(examples), cut.micro_batch):
+        some = examples[start : start + cut.micro_batch]
+        batch = Batch.of([torch.from_numpy(inputs) for inputs, _ in some], device=model.device)
+        targets = torch.cat([torch.from_numpy(each) for _, each in some]).to(model.device)
+        logprobs = stock.logprobs(stock.hidden(batch), targets)
+        torch.autograd.backward(logprobs, torch.full_like(logprobs, -1.0 / count))
+        seen.append(logprobs.detach())
     gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
     return Backward(gradients=gradients, loss=mean_loss(seen, count), targets=count)

@@ -1,13 +1,14 @@
-"""The gradient of a global batch: lanes of one chain each, any micro-batch cut within them, folded by a balanced tree.
+"""The gradient of a global batch: lanes of one chain each, any micro-batch cut, folded by a balanced tree.
 
-Lanes decide bits; where a lane is cut, whether its sequences are packed or padded, and on which rank it is, does not.
-Knows no optimizer."""
+Lanes decide bits; where a lane is cut, whether it shares a pass with others, whether its sequences are packed or
+padded, and on which rank it is, does not. Knows no optimizer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from samebits.model import Batch, Model
 from samebits.model.batch import IGNORED
+from samebits.ops.threads import torch_at_rest
 from samebits.parallel.schedules import Lanes
 from samebits.train.ranks import ALONE, Ranks
 
@@ -30,7 +32,7 @@ class Cut:
 
     lanes: Lanes
     micro_batch: int
-    """Sequences of one backward pass. Decides memory, not bits."""
+    """The most sequences of one pass. Decides memory, not bits."""
     padded: bool = False
     width: int = 0
     """Tokens of a padded row."""
@@ -39,14 +41,11 @@ class Cut:
 
     def numbers(self, lanes: range, examples: Sequence[Example]) -> int:
         """How many logprobs some lanes have, those without a target included."""
-        places = range(lanes.start * self.lanes.sequences, lanes.stop * self.lanes.sequences)
-        return sum(self.width if self.padded else len(examples[place][1]) for place in places)
+        return sum(self.width if self.padded else len(examples[place][1]) for place in self.places(lanes))
 
-    def pieces(self, lane: int) -> Iterator[range]:
-        """The micro-batches of a lane, as places in the global batch; none crosses a lane's border."""
-        first, last = lane * self.lanes.sequences, (lane + 1) * self.lanes.sequences
-        for start in range(first, last, self.micro_batch):
-            yield range(start, min(start + self.micro_batch, last))
+    def places(self, lanes: range) -> range:
+        """The sequences of some lanes, as places in the global batch."""
+        return range(lanes.start * self.lanes.sequences, lanes.stop * self.lanes.sequences)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,20 +64,35 @@ def backward(model: Model, examples: Sequence[Example], cut: Cut) -> Backward:
 
     Each rank goes through lanes of its own and returns the gradients that it updates."""
     count = sum(int((targets != IGNORED).sum()) for _, targets in examples)
-    own = cut.ranks.lanes(cut.lanes)
     seen: list[Tensor] = []
 
-    def gradients_of(lane: int) -> Gradients:
-        summing = model.with_sums()
-        for places in cut.pieces(lane):
-            logprobs = _logprobs(summing, [examples[place] for place in places], cut)
-            torch.autograd.backward(logprobs, torch.full_like(logprobs, -1.0 / count))
-            seen.append(logprobs.detach().reshape(-1))
-        return summing.gradients()
+    def go_through(summing: Model, places: range) -> None:
+        logprobs = _logprobs(summing, [examples[place] for place in places], cut)
+        torch.autograd.backward(logprobs, torch.full_like(logprobs, -1.0 / count))
+        seen.append(logprobs.detach().reshape(-1))
 
-    gradients = cut.ranks.reduced(fold(len(own), gradients_of, own.start))
+    gradients = summed(model, [len(inputs) for inputs, _ in examples], cut, go_through)
     everyones = cut.ranks.everyones(torch.cat(seen), cut.lanes, lambda lanes: cut.numbers(lanes, examples))
     return Backward(gradients=gradients, loss=mean_loss([everyones], count), targets=count)
+
+
+def summed(model: Model, tokens: Sequence[int], cut: Cut, go_through: Callable[[Model, range], None]) -> Gradients:
+    """What flows into the weights from all sequences, of which each has so many tokens; of it, what this rank updates.
+
+    `go_through` goes forward and backward over some of them, at consecutive places, with a model that has sums."""
+    own = cut.ranks.lanes(cut.lanes)
+    width = cut.lanes.together(len(own), cut.micro_batch)
+
+    def of(first: int) -> Gradients:
+        places = cut.places(range(first, first + width))
+        borders = [0, *accumulate(tokens[place] for place in places)][:: cut.lanes.sequences]
+        summing = model.with_sums(borders if width > 1 else None)
+        for start in range(places.start, places.stop, cut.micro_batch):
+            go_through(summing, range(start, min(start + cut.micro_batch, places.stop)))
+        return fold(width, summing.gradients)
+
+    with torch_at_rest(model.device):
+        return cut.ranks.reduced(fold(len(own), of, own.start, width))
 
 
 def mean_loss(logprobs: Sequence[Tensor], count: int) -> float:
@@ -86,14 +100,14 @@ def mean_loss(logprobs: Sequence[Tensor], count: int) -> float:
     return -math.fsum(torch.cat(list(logprobs)).tolist()) / count
 
 
-def fold(count: int, of: Callable[[int], Gradients], first: int = 0) -> Gradients:
+def fold(count: int, of: Callable[[int], Gradients], first: int = 0, width: int = 1) -> Gradients:
     """The balanced tree over `count` lanes, a power of two, neighbours first: `parallel.schedules.tree`.
 
-    Lane by lane, so that no more than one sum a level is held."""
-    if count == 1:
+    `of` gives the sum of `width` of them, from a lane on. One after another: no more than one sum a level is held."""
+    if count == width:
         return of(first)
-    left = fold(count // 2, of, first)
-    right = fold(count // 2, of, first + count // 2)
+    left = fold(count // 2, of, first, width)
+    right = fold(count // 2, of, first + count // 2, width)
     for name, gradient in left.items():
         gradient.add_(right[name])
     return left

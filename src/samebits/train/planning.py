@@ -17,6 +17,7 @@ from samebits.model.huggingface import CONFIG, MOST_CONFIG_BYTES, load_folder
 from samebits.model.json_file import read_json
 from samebits.model.model import Model
 from samebits.model.presets import PRESETS
+from samebits.parallel.schedules import Lanes
 from samebits.train import algebra
 from samebits.train.algebra import Architecture, Plan, Run
 from samebits.train.configuration import Configuration
@@ -157,11 +158,14 @@ def assess(config: Configuration, shape: Config, data: Data | None) -> Assessmen
 
 
 def memory_of(config: Configuration, shape: Config) -> Memory:
-    """Estimated from sizes: one gradient a level of the lanes' tree, and what each layer keeps of a token."""
+    """Estimated from sizes: gradients of a pass's lanes and one a level of the tree over passes; what layers keep."""
     training, size = config.training, 4 if config.training.dtype == "float32" else 2
     count = algebra.parameters(architecture_of(shape))
     head = shape.vocabulary * shape.hidden if shape.tied else 0
-    levels = 1 + int(math.log2(training.lanes))
+    lanes = Lanes(lanes=training.lanes, sequences=training.batch // training.lanes)
+    together = lanes.together(training.lanes, training.micro_batch)
+    levels = together + int(math.log2(training.lanes // together))
+    sequences = min(training.micro_batch, together * lanes.sequences)
     query, key = shape.heads * shape.head_size, shape.key_heads * shape.head_size
     # Kept by a layer: two inputs of norms and both normed, q, k, v before and after they turn, the attended, the gate's
     # two inputs and its output.
@@ -170,7 +174,7 @@ def memory_of(config: Configuration, shape: Config) -> Memory:
     return Memory(
         weights=4 * count + (size * count if size != 4 else 0), moments=8 * count,
         gradients=4 * levels * (count + head),
-        activations=size * per_token * config.data.length * min(training.micro_batch, training.batch // training.lanes),
+        activations=size * per_token * config.data.length * sequences,
         here=_memory_here(training.device),
     )  # fmt: skip
 
