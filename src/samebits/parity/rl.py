@@ -1,14 +1,15 @@
-"""GRPO with engine and trainer in one process on the same weights: sample, score, update, and say how on-policy it was.
+"""GRPO with engine and trainer on the same weights: sample, score, update, and say how on-policy it was.
 
 Every batch is compared before its first update, by the forward pass from which the gradient flows and not by another.
-Knows nothing of how it is shown."""
+In one process or on the ranks of a grid, with the same bits. Knows nothing of how it is shown."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -19,11 +20,17 @@ from samebits import ops
 from samebits.model.config import Config
 from samebits.model.model import Model
 from samebits.model.presets import PRESETS
-from samebits.parity.grpo import Objective, terms, token_weights
+from samebits.model.weights import EMBEDDING
+from samebits.parallel.grid import Grid
+from samebits.parallel.schedules import Lanes
+from samebits.parity.grpo import Objective, Terms, terms, token_weights
 from samebits.parity.rollout import Rollout, roll_out
-from samebits.parity.scoring import Comparison, compare, numbers, score
+from samebits.parity.scoring import Comparison, Spoken, compare, numbers, score
 from samebits.parity.stock import STOCK
 from samebits.parity.tasks import TASKS, VOCABULARY, questions
+from samebits.train.lanes import Cut, summed
+from samebits.train.ranks import ALONE, ranks_of
+from samebits.train.trainer import clipped
 
 LARGEST_NORM: Final = 1.0
 # The most that each number of a run may be: beyond it lies a mistake, and memory would be taken before it shows.
@@ -48,6 +55,8 @@ class Settings:
     """Of the divergence from the policy before the first batch."""
     stock: bool = False
     """Whether the operators are plain torch functions instead of samebits': the negative control."""
+    lanes: int = 1
+    """Chains into which a batch's completions are cut, which copies of the weights can share: a power of two."""
     micro: int = 32
     """Completions in one forward pass of the trainer. Speed and memory only."""
     engine_requests: int = 64
@@ -60,6 +69,10 @@ class Settings:
                 raise ValueError(f"rl: {name} is {value!r}; allowed: a whole number, 1 to {most}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"rl: seed is {self.seed}; allowed: 0 to 2^63 - 1")
+        count = self.prompts * self.group
+        if type(self.lanes) is not int or self.lanes < 1 or self.lanes & (self.lanes - 1) or count % self.lanes:
+            allowed = f"a power of two that divides prompts x group, {count}"
+            raise ValueError(f"rl: lanes is {self.lanes!r}; allowed: {allowed}")
         if self.group < 2:
             raise ValueError(f"rl: group is {self.group}; allowed: at least 2, an advantage is a difference")
         if self.task not in TASKS:
@@ -106,19 +119,28 @@ def byte_config(preset: str) -> Config:
 
 
 class Loop:
-    """A policy, its optimizer, and one batch after another."""
+    """A policy, its optimizer, and one batch after another; on one of several ranks, this rank's part of it."""
 
-    def __init__(self, settings: Settings, config: Config) -> None:
+    def __init__(self, settings: Settings, config: Config, grid: Grid | None = None) -> None:
         if config.vocabulary < VOCABULARY:
             raise ValueError(f"rl: the vocabulary is {config.vocabulary}; allowed: at least {VOCABULARY}, one a byte")
         self.settings = settings
         model = Model.new(config, settings.seed)
-        self.policy = replace(model, operators=STOCK) if settings.stock else model
+        self.ranks = ALONE if grid is None else ranks_of(grid, model)
+        if settings.stock and self.ranks.world.size > 1:
+            raise ValueError(f"rl: stock torch on {self.ranks.world.size} ranks; allowed: samebits, or one rank")
+        self._lanes = Lanes(lanes=settings.lanes, sequences=settings.prompts * settings.group // settings.lanes)
+        # Whether the copies can share the lanes is known before anything is sampled.
+        self.ranks.lanes(self._lanes)
+        self.weights = {name: self.ranks.take(name, weight) for name, weight in model.weights.items()}
+        base = replace(model, operators=STOCK) if settings.stock else model
+        self.policy = self.ranks.model(base, self.weights, torch.float32)
         self.reference: Model | None = None
         if settings.reference_weight:
-            frozen = {name: weight.clone() for name, weight in self.policy.weights.items()}
-            self.reference = replace(self.policy, weights=frozen)
-        self.optimizer = ops.AdamW(self.policy.weights.values(), lr=settings.learning_rate, weight_decay=0.0)
+            frozen = {name: weight.clone() for name, weight in self.weights.items()}
+            self.reference = self.ranks.model(base, frozen, torch.float32)
+        updated = [weight for weight in self.weights.values() if weight.numel()]
+        self.optimizer = ops.AdamW(updated, lr=settings.learning_rate, weight_decay=0.0)
         self.batches = 0
 
     def step(self) -> BatchRecord:
@@ -141,65 +163,96 @@ class Loop:
         asked = questions(settings.task, settings.seed, batch, settings.prompts)
         options = {"group": settings.group, "seed": settings.seed, "batch_requests": settings.engine_requests}
         try:
-            return roll_out(self.policy, asked, batch=batch, **options)
+            return roll_out(self._speaking(), asked, batch=batch, copies=self.ranks.copies, **options)
         except ArithmeticError as error:
             raise ValueError(f"rl: batch {batch} could not be sampled: {error}") from error
 
+    def _speaking(self) -> Model:
+        """The policy as the engine wants it: where ranks share a copy of the weights, they are cut in another way."""
+        if self.policy.split is None:
+            return self.policy
+        return self.ranks.model(self.policy, self.weights, torch.float32, gathers=True)
+
     def update(self, rollouts: Sequence[Rollout]) -> Update:
-        """One optimizer step. The gradient of a weight is one chain over all completions, however they are cut."""
-        trainer = self._differentiable()
+        """One optimizer step. The gradient of a weight is one chain over each lane's completions, however they are cut
+        and whichever rank goes through them."""
+        spoken = [(each.question.prompt, each.tokens) for each in rollouts]
+        ends = [0, *accumulate(len(tokens) for _, tokens in spoken)]
         old_T = torch.cat([each.logprobs for each in rollouts])
-        shares = token_weights([each.advantage for each in rollouts], [len(each.tokens) for each in rollouts])
-        new, losses, clipped, place = [], [], 0, 0
-        for start in range(0, len(rollouts), self.settings.micro):
-            part = [(each.question.prompt, each.tokens) for each in rollouts[start : start + self.settings.micro]]
-            scored = score(trainer, part)
-            span = slice(place, place := place + len(scored))
-            reference = self._reference(part)
-            advantage, share = (each[span] for each in shares)
-            found = terms(
-                self.settings.objective, numbers(scored), numbers(old_T[span]), advantage, share, reference
-            )  # fmt: skip
+        advantage, share = token_weights([each.advantage for each in rollouts], [len(tokens) for _, tokens in spoken])
+        new: list[Tensor] = []
+        reference: list[Tensor] = []
+
+        def found_in(tokens: slice, logprobs: Tensor, references: Sequence[Tensor]) -> Terms:
+            others = numbers(torch.cat(list(references))) if references else None
+            spans = (numbers(old_T[tokens]), advantage[tokens], share[tokens])
+            return terms(self.settings.objective, numbers(logprobs), *spans, others)
+
+        def go_through(trainer: Model, places: range) -> None:
+            part = spoken[places.start : places.stop]
+            scored, others = score(trainer, part), self._reference(part)
+            found = found_in(slice(ends[places.start], ends[places.stop]), scored, others)
             upstream = torch.from_numpy(found.gradients.astype(np.float32))
             torch.autograd.backward(scored, upstream.to(scored.device))
-            new.append(scored.detach().cpu())
-            losses += found.losses.tolist()
-            clipped += int(found.clipped.sum())
-        comparison, loss = compare(old_T, torch.cat(new)), math.fsum(losses)
+            new.append(scored.detach())
+            reference.extend(others)
+
+        gradients = self._gradients([len(prompt) + len(tokens) - 1 for prompt, tokens in spoken], go_through)
+        new_T, *references = (self._everyones(each, ends) for each in (new, reference) if each)
+        found = found_in(slice(None), new_T, references)
+        comparison, loss = compare(old_T, new_T), math.fsum(found.losses.tolist())
         if not math.isfinite(loss):
             raise ValueError(f"rl: the loss is {loss} in batch {self.batches}; allowed: finite")
-        norm = self._descend(_gradients(trainer))
-        return Update(comparison=comparison, loss=loss, gradient_norm=norm, clipped=clipped)
+        norm = self._descend(gradients)
+        return Update(comparison=comparison, loss=loss, gradient_norm=norm, clipped=int(found.clipped.sum()))
 
     def digest(self) -> str:
-        """SHA-256 of all weights, by name and bits."""
+        """SHA-256 of all weights, by name and bits; on one of several ranks nothing elsewhere, and all must ask."""
+        whole = self.ranks.whole(self.weights, {name: name for name in self.weights})
+        if whole is None:
+            return ""
         total = hashlib.sha256()
-        for name, weight in self.policy.weights.items():
+        for name, weight in whole.items():
             total.update(name.encode() + b"\0" + weight.detach().cpu().contiguous().numpy().tobytes())
         return total.hexdigest()
 
-    def _differentiable(self) -> Model:
-        """The policy's own memory, to be differentiated: into resumed sums, or by torch's autograd."""
+    def _gradients(self, tokens: Sequence[int], go_through: Callable[[Model, range], None]) -> dict[str, Tensor]:
+        """What this rank updates of them: from resumed sums, or by torch's autograd."""
         if not self.settings.stock:
-            return self.policy.with_sums()
+            cut = Cut(lanes=self._lanes, micro_batch=self.settings.micro, ranks=self.ranks)
+            return summed(self.policy, tokens, cut, go_through)
         wanted = {name: weight.detach().requires_grad_() for name, weight in self.policy.weights.items()}
-        return replace(self.policy, weights=wanted)
+        trainer = replace(self.policy, weights=wanted)
+        for start in range(0, len(tokens), self.settings.micro):
+            go_through(trainer, range(start, min(start + self.settings.micro, len(tokens))))
+        return {name: weight.grad for name, weight in wanted.items() if weight.grad is not None}
 
-    def _reference(self, part: Sequence[tuple[Sequence[int], Sequence[int]]]) -> np.ndarray | None:
+    def _everyones(self, own: Sequence[Tensor], ends: Sequence[int]) -> Tensor:
+        """Numbers of the tokens of this rank's lanes, with those of all others."""
+
+        def count(lanes: range) -> int:
+            return ends[lanes.stop * self._lanes.sequences] - ends[lanes.start * self._lanes.sequences]
+
+        return self.ranks.everyones(torch.cat(list(own)), self._lanes, count).cpu()
+
+    def _reference(self, part: Sequence[Spoken]) -> list[Tensor]:
+        """The first policy's logprobs, where they are asked for."""
         if self.reference is None:
-            return None
+            return []
         with torch.no_grad():
-            return numbers(score(self.reference, part))
+            return [score(self.reference, part)]
 
     def _descend(self, gradients: dict[str, Tensor]) -> float:
-        for name, weight in self.policy.weights.items():
+        norm, _ = self.ranks.norms(gradients, EMBEDDING)
+        if not math.isfinite(float(norm)):
+            raise ValueError(f"rl: the gradient's norm is {float(norm)} in batch {self.batches}; allowed: finite")
+        clipped(list(gradients.values()), norm, LARGEST_NORM)
+        for name, weight in self.weights.items():
             weight.grad = gradients[name]
-        norm = float(ops.clip_grad_norm_(self.policy.weights.values(), LARGEST_NORM))
-        if not math.isfinite(norm):
-            raise ValueError(f"rl: the gradient's norm is {norm} in batch {self.batches}; allowed: finite")
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return norm
+        self.policy = self.ranks.model(self.policy, self.weights, torch.float32)
+        return float(norm)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,10 +263,3 @@ class Update:
     loss: float
     gradient_norm: float
     clipped: int
-
-
-def _gradients(trainer: Model) -> dict[str, Tensor]:
-    if trainer.sums is not None:
-        return trainer.gradients()
-    found = {name: weight.grad for name, weight in trainer.weights.items()}
-    return {name: gradient for name, gradient in found.items() if gradient is not None}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Final, Protocol
 
@@ -24,7 +25,7 @@ from samebits.parallel.layout import Block, whole
 from samebits.parallel.norms import norm_of, piece_sums
 from samebits.parallel.schedules import Lanes
 from samebits.parallel.shards import Shards
-from samebits.parallel.world import World
+from samebits.parallel.world import Group, World
 
 Tensors = dict[str, Tensor]
 LOGPROBS: Final = "logprobs"
@@ -36,14 +37,18 @@ class Ranks(Protocol):
     @property
     def world(self) -> World: ...
 
+    @property
+    def copies(self) -> Group:
+        """The ranks that compute with the same part of the weights, one for each copy of them."""
+
     def lanes(self, lanes: Lanes) -> range:
         """The lanes that it goes through."""
 
     def take(self, name: str, tensor: Tensor) -> Tensor:
         """What it updates of a whole tensor, in memory of its own."""
 
-    def model(self, base: Model, weights: Tensors, dtype: torch.dtype) -> Model:
-        """The model of a pass, from what all ranks have updated."""
+    def model(self, base: Model, weights: Tensors, dtype: torch.dtype, *, gathers: bool = False) -> Model:
+        """The model of a pass, from what all ranks have updated; `gathers`: cut as an engine wants it."""
 
     def reduced(self, gradients: Tensors) -> Tensors:
         """The sum over all lanes of what it updates, from the sums over its own lanes."""
@@ -70,13 +75,17 @@ class Alone:
 
     world: World = field(default_factory=World)
 
+    @property
+    def copies(self) -> Group:
+        return self.world.group
+
     def lanes(self, lanes: Lanes) -> range:
         return range(lanes.lanes)
 
     def take(self, name: str, tensor: Tensor) -> Tensor:
         return tensor.clone()
 
-    def model(self, base: Model, weights: Tensors, dtype: torch.dtype) -> Model:
+    def model(self, base: Model, weights: Tensors, dtype: torch.dtype, *, gathers: bool = False) -> Model:
         return replace(base, weights={name: each.to(dtype) for name, each in weights.items()}, sums=None)
 
     def reduced(self, gradients: Tensors) -> Tensors:
@@ -112,14 +121,27 @@ class Gridded:
     """One rank of a grid."""
 
     def __init__(self, grid: Grid, base: Model) -> None:
-        self.grid, self.world = grid, grid.world
-        self.split = Split(config=base.config, group=grid.tensor_group) if grid.tensor > 1 else None
-        everything = shapes(base.config)
+        self.grid, self.world, self._config = grid, grid.world, base.config
+        self.split, self.shards = self._cut(gathers=False)
+
+    def _cut(self, *, gathers: bool) -> tuple[Split | None, Shards]:
+        """How the weights are cut for passes of one kind. What a rank updates is the same for both."""
+        everything = shapes(self._config)
+        split = Split(config=self._config, group=self.grid.tensor_group, gathers=gathers)
 
         def held(name: str, place: int) -> Block:
-            return whole(everything[name]) if self.split is None else self.split.held(name, place)
+            return whole(everything[name]) if self.grid.tensor == 1 else split.held(name, place)
 
-        self.shards = Shards(grid=grid, shapes=everything, holding=held)
+        shards = Shards(grid=self.grid, shapes=everything, holding=held)
+        return (split if self.grid.tensor > 1 else None), shards
+
+    @cached_property
+    def _gathering(self) -> tuple[Split | None, Shards]:
+        return self._cut(gathers=True)
+
+    @property
+    def copies(self) -> Group:
+        return self.grid.data_group
 
     def lanes(self, lanes: Lanes) -> range:
         return lanes.lanes_of(self.grid.copy, self.grid.data)
@@ -127,9 +149,10 @@ class Gridded:
     def take(self, name: str, tensor: Tensor) -> Tensor:
         return self.shards.take(name, tensor)
 
-    def model(self, base: Model, weights: Tensors, dtype: torch.dtype) -> Model:
-        blocks = self.shards.to_blocks({name: weight.to(dtype) for name, weight in weights.items()})
-        return replace(base, weights=blocks, sums=None, split=self.split)
+    def model(self, base: Model, weights: Tensors, dtype: torch.dtype, *, gathers: bool = False) -> Model:
+        split, shards = self._gathering if gathers else (self.split, self.shards)
+        blocks = shards.to_blocks({name: weight.to(dtype) for name, weight in weights.items()})
+        return replace(base, weights=blocks, sums=None, split=split)
 
     def reduced(self, gradients: Tensors) -> Tensors:
         return self.shards.to_owners({name: gradients[name] for name in self.shards.shapes})

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from samebits.cli.commands.train import Tensor
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
 from samebits.records.report import EXIT_CODES, Verdict
 
 if TYPE_CHECKING:
-    from samebits.parity.rl import BatchRecord, Loop
+    from samebits.parity.rl import BatchRecord
 
 SCHEMA = "samebits.rl/1"
 NAMES = {False: "samebits", True: "stock torch"}
 # As many batches as are averaged at the start and at the end, to say whether the reward rose.
 AVERAGED = 5
 MOST_STEPS = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is shown of one of the two."""
+
+    settings: dict[str, Any]
+    digest: str
+    """Of all weights at the end."""
+    batches: list[BatchRecord]
 
 
 def rl(
@@ -29,64 +42,74 @@ def rl(
     prompts: Annotated[int, typer.Option(help="Questions in a batch.")] = 8,
     group: Annotated[int, typer.Option(help="Completions of each question.")] = 16,
     updates: Annotated[int, typer.Option(help="Optimizer steps on each batch.")] = 1,
+    lanes: Annotated[int, typer.Option(help="Chains into which the gradient is cut; copies on ranks share them.")] = 1,
     micro: Annotated[int, typer.Option(help="Completions in one forward of the trainer. Changes no bit.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="Of AdamW.")] = 3e-3,
     clip: Annotated[float, typer.Option(help="How far from 1 a ratio still counts.")] = 0.2,
     kl: Annotated[float, typer.Option(help="Weight of the divergence from the first policy.")] = 0.0,
     stock: Annotated[
-        bool | None, typer.Option("--stock/--no-stock", help="Stock torch alone, or samebits alone. Default: both.")
+        bool | None,
+        typer.Option("--stock/--no-stock", help="Stock torch alone, or samebits alone. Default: both, on one rank."),
     ] = None,
+    tensor: Tensor = 1,
     as_json: Json = False,
 ) -> None:
     """Train a random model on questions with checkable answers, and compare engine and trainer before every update.
 
     Holds if on every batch's first update no token's logprob differs, each importance ratio is 1 and KL is 0, exactly.
-    With both, stock torch is a control and not judged.
+    With both, stock torch is a control and not judged. Under `samebits launch` or torchrun the ranks share sampling and
+    training, with the bits of one.
 
     Example: [bold]samebits rl --steps 10[/bold]"""
     # Loaded here: the loop imports every operator, which other commands need not wait for.
+    from samebits.parallel.grid import Grid
+    from samebits.parallel.launching import ranks
     from samebits.parity.rl import Loop, Settings, byte_config
 
     if not 1 <= steps <= MOST_STEPS:
         raise ValueError(f"rl: steps is {steps}; allowed: 1 to {MOST_STEPS}")
-    wanted = (False, True) if stock is None else (stock,)
     config = byte_config(model)
-    loops = {
-        each: Loop(
-            Settings(
-                seed=seed, task=task, prompts=prompts, group=group, updates=updates, micro=micro,
-                learning_rate=learning_rate, clip=clip, reference_weight=kl, stock=each,
-            ),
-            config,
-        )
-        for each in wanted
-    }  # fmt: skip
-    records: dict[bool, list[BatchRecord]] = {each: [] for each in wanted}
-    with progress("sampling") as tell:
-        for batch in range(1, steps + 1):
-            for each, loop in loops.items():
-                tell(f"batch {batch} of {steps}, {NAMES[each]}")
-                records[each].append(loop.step())
-    holds = all(record.first.exact for record in records[wanted[0]])
-    verdict = Verdict.HOLDS if holds else Verdict.DOES_NOT_HOLD
-    if as_json:
-        print_json(_document(loops, records, verdict))
-    else:
-        _print(loops, records, verdict)
+    with ranks(device="cpu") as world:
+        grid = Grid(world=world, tensor=tensor)
+        wanted = ((False, True) if world.size == 1 else (False,)) if stock is None else (stock,)
+        loops = {
+            each: Loop(
+                Settings(
+                    seed=seed, task=task, prompts=prompts, group=group, updates=updates, micro=micro, lanes=lanes,
+                    learning_rate=learning_rate, clip=clip, reference_weight=kl, stock=each,
+                ),
+                config,
+                grid,
+            )
+            for each in wanted
+        }  # fmt: skip
+        records: dict[bool, list[BatchRecord]] = {each: [] for each in wanted}
+        with progress("sampling") if world.rank == 0 else nullcontext(lambda _: None) as tell:
+            for batch in range(1, steps + 1):
+                for each, loop in loops.items():
+                    tell(f"batch {batch} of {steps}, {NAMES[each]}")
+                    records[each].append(loop.step())
+        # Every rank has a part of the weights.
+        digests = {each: loop.digest() for each, loop in loops.items()}
+        runs = {each: Run(loops[each].settings.as_dict(), digests[each], records[each]) for each in wanted}
+        holds = all(record.first.exact for record in records[wanted[0]])
+        verdict = Verdict.HOLDS if holds else Verdict.DOES_NOT_HOLD
+        if world.rank == 0:
+            print_json(_document(runs, verdict)) if as_json else _print(runs, verdict)
     raise typer.Exit(EXIT_CODES[verdict])
 
 
-def _print(loops: dict[bool, Loop], records: dict[bool, list[BatchRecord]], verdict: Verdict) -> None:
+def _print(runs: dict[bool, Run], verdict: Verdict) -> None:
     console = output()
-    console.print(_table(records))
+    console.print(_table({each: run.batches for each, run in runs.items()}))
     console.print()
-    for each, found in records.items():
-        console.print(Text(f"{NAMES[each]}: {_summary(found)}"))
-        console.print(Text(f"  weights {loops[each].digest()}", style="dim"))
-        first = next((record for record in found if not record.first.exact), None)
+    for each, run in runs.items():
+        console.print(Text(f"{NAMES[each]}: {_summary(run.batches)}"))
+        console.print(Text(f"  weights {run.digest}", style="dim"))
+        first = next((record for record in run.batches if not record.first.exact), None)
         if first is not None:
             console.print(Text(f"  first in batch {first.batch}: {first.first}", style="dim"))
-    judged = NAMES[next(iter(records))]
+    judged = NAMES[next(iter(runs))]
     console.print(Text(f"on-policy to the last bit, {judged}: {verdict}", style=VERDICT_STYLES[str(verdict)]))
 
 
@@ -118,13 +141,13 @@ def _cells(record: BatchRecord) -> tuple[Text, ...]:
     return (Text(f"{record.reward:.4f}"), *(Text(cell, style=style) for cell in cells))
 
 
-def _document(loops: dict[bool, Loop], records: dict[bool, list[BatchRecord]], verdict: Verdict) -> dict[str, Any]:
-    runs = {
+def _document(runs: dict[bool, Run], verdict: Verdict) -> dict[str, Any]:
+    documents = {
         NAMES[each]: {
-            "weights_sha256": loops[each].digest(),
-            "settings": loops[each].settings.as_dict(),
-            "batches": [record.as_dict() for record in found],
+            "weights_sha256": run.digest,
+            "settings": run.settings,
+            "batches": [record.as_dict() for record in run.batches],
         }
-        for each, found in records.items()
+        for each, run in runs.items()
     }
-    return {"schema": SCHEMA, "verdict": str(verdict), "judged": NAMES[next(iter(records))], "runs": runs}
+    return {"schema": SCHEMA, "verdict": str(verdict), "judged": NAMES[next(iter(runs))], "runs": documents}
