@@ -36,13 +36,13 @@ def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 @cache
-def _rule(head: int) -> Rule:
+def rule_of(head: int) -> Rule:
     return Rule(causal=True, window=0, scale=head**-0.5, softcap=0.0)
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Sequence[int], cache: LayerCache) -> Tensor:
     cache.append_spread(k, v, cache.spread())
-    out, _ = attention_kernel.forward(q, cache.k_flat, cache.v_flat, cache.sequences, _rule(q.shape[-1]))
+    out, _ = attention_kernel.forward(q, cache.k_flat, cache.v_flat, cache.sequences, rule_of(q.shape[-1]))
     return out
 
 

@@ -6,12 +6,14 @@ the draw and the cache keep their bits, and this file only decides who is in the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from samebits.infer.decoding import Decoding, can_decode
 from samebits.infer.direct import DIRECT, may_go_direct
 from samebits.infer.drawing import Drawn, NotFiniteError, draw
 from samebits.infer.pages import LayerCache, PagePool, Tables
@@ -19,6 +21,7 @@ from samebits.infer.request import NO_TOKEN, Completion, Event, Finish, Request
 from samebits.infer.scheduler import Job, Scheduler
 from samebits.model import Batch, Model
 from samebits.ops.attention.cache import PAGE_MULTIPLE
+from samebits.ops.threads import torch_at_rest
 
 
 def _for_steps(model: Model) -> Model:
@@ -48,6 +51,8 @@ class Engine:
         self._scheduler = Scheduler(self._pool, page_size, batch_tokens, batch_requests)
         sizes = (pages, page_size, model.key_heads, config.head_size)
         self._caches = [LayerCache(*sizes, dtype=model.dtype, device=model.device) for _ in range(config.layers)]
+        self._decodes = can_decode(self.model)
+        self._decodings: dict[int, Decoding] = {}
         self._jobs: dict[int, Job] = {}
         self._unsent: list[Event] = []
         self._weights_seen = self._weights_written()
@@ -152,10 +157,14 @@ class Engine:
         planned = self._scheduler.plan()
         events = []
         if planned:
-            with torch.no_grad():
+            with torch.no_grad(), self._at_rest():
                 events = self._pass(planned)
         events, self._unsent = self._unsent + events, []
         return events
+
+    def _at_rest(self) -> AbstractContextManager[None]:
+        """With torch's own threads out of the way, unless the operators are torch's."""
+        return torch_at_rest(self.model.device) if self.model.operators is DIRECT else nullcontext()
 
     def _pass(self, planned: list[tuple[Job, int]]) -> list[Event]:
         hidden = self._hidden(planned)
@@ -178,6 +187,9 @@ class Engine:
     def _hidden(self, planned: list[tuple[Job, int]]) -> Tensor:
         device, jobs, counts = self.model.device, [job for job, _ in planned], [count for _, count in planned]
         held = [job.computed for job in jobs]
+        if self._decodes and max(counts) == 1:
+            ids = [job.tokens[job.computed] for job in jobs]
+            return self._decoding(len(jobs)).hidden(ids, held, [job.table for job in jobs])
         tables = Tables.of([job.table for job in jobs], held, counts, self._scheduler.page_size, device)
         for cache in self._caches:
             cache.at(tables)
@@ -187,6 +199,12 @@ class Engine:
             ids=torch.tensor(ids).to(device), positions=torch.tensor(positions).to(device), lengths=tuple(counts)
         )
         return self.model.hidden(batch, self._caches)
+
+    def _decoding(self, requests: int) -> Decoding:
+        if requests not in self._decodings:
+            pages = -(-self._limit // self._scheduler.page_size)
+            self._decodings[requests] = Decoding(self.model, self._caches, requests, pages)
+        return self._decodings[requests]
 
     def _prompt_scores(self, planned: list[tuple[Job, int]], hidden: Tensor) -> list[list[float]]:
         """For each job the logprobs of the prompt's tokens that come after those just computed, if they are wanted."""
