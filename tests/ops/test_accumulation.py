@@ -109,6 +109,15 @@ def test_spans_that_are_none_are_refused() -> None:
         list(resumed(Spans(sums, (0, 5, 9)), 8))
 
 
+@pytest.mark.parametrize("name", OPERATORS)
+def test_sums_of_another_shape_are_refused_before_anything_is_computed(name: str) -> None:
+    shape, operator = OPERATORS[name]
+    x, weight, ids = inputs(shape, torch.float32)
+    for sums in (torch.zeros(3, 5), Spans((torch.zeros(shape), torch.zeros(3, 5)), (0, 20, ROWS))):
+        with pytest.raises(ValueError, match=r"_into: accumulator has shape \(3, 5\); allowed: "):
+            operator(x, weight, ids, sums)
+
+
 def test_part_of_a_pass_meets_the_spans_that_it_overlaps() -> None:
     sums = zeros((4,), 3)
     found = list(resumed(Spans(sums, (0, 5, 6, 12)), 12, 3, 8))

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.ops.arguments import check_dimensions, check_equal, check_tensors, choose_backend
+from samebits.ops.arguments import check_accumulator, check_dimensions, check_equal, check_tensors, choose_backend
 from samebits.ops.embedding import embedding, embedding_gradient_
 from samebits.ops.logprob import check_rows
-from samebits.ops.matmul import linear, matmul, matmul_accumulate_
+from samebits.ops.matmul import linear, matmul
 from samebits.ops.registering import call
 from samebits.ops.rmsnorm import rmsnorm_weight_gradient_
 
@@ -55,6 +55,7 @@ def resumed(sums: Sums, rows: int, first: int = 0, last: int | None = None) -> I
 
 def linear_into(x: Tensor, weight: Tensor, sums: Sums, *, backend: str | None = None) -> Tensor:
     """`linear`, with the weight's gradient added to sums (N, K) float32 in the backward pass."""
+    _check_sums("linear_into", sums, weight, {"x": x, "weight": weight})
     y: Tensor = _Linear.apply(x, weight, sums, choose_backend("linear_into", x, backend))  # type: ignore[no-untyped-call]
     return y
 
@@ -65,12 +66,14 @@ def rmsnorm_into(x: Tensor, weight: Tensor, sums: Sums, eps: float = 1e-6, *, ba
     check_tensors("rmsnorm_into", backend, {"x": x, "weight": weight})
     check_dimensions("rmsnorm_into", "weight", weight, 1)
     check_equal("rmsnorm_into", "the last axis of x", x.shape[-1], "the length of weight", weight.shape[0])
+    _check_sums("rmsnorm_into", sums, weight, {"x": x, "weight": weight})
     y: Tensor = _RMSNorm.apply(x, weight, sums, eps, backend)  # type: ignore[no-untyped-call]
     return y
 
 
 def embedding_into(ids: Tensor, weight: Tensor, sums: Sums, *, backend: str | None = None) -> Tensor:
     """`embedding`, with the table's gradient added to sums (V, H) float32 in the backward pass."""
+    _check_sums("embedding_into", sums, weight, {"weight": weight})
     y: Tensor = _Embedding.apply(ids, weight, sums, choose_backend("embedding_into", weight, backend))  # type: ignore[no-untyped-call]
     return y
 
@@ -80,8 +83,14 @@ def selected_logprob_into(
 ) -> Tensor:
     """`selected_logprob`, with the weight's gradient added to sums (V, K) float32 in the backward pass."""
     backend = choose_backend("selected_logprob_into", hidden, backend)
+    _check_sums("selected_logprob_into", sums, weight, {"hidden": hidden, "weight": weight})
     y: Tensor = _Logprob.apply(hidden, weight, ids, sums, backend)  # type: ignore[no-untyped-call]
     return y
+
+
+def _check_sums(operator: str, sums: Sums, weight: Tensor, inputs: dict[str, Tensor]) -> None:
+    for part in (sums,) if isinstance(sums, Tensor) else sums.parts:
+        check_accumulator(operator, part, tuple(weight.shape), inputs)
 
 
 # Rows with this target have no logprob and no gradient, as in torch.
@@ -100,7 +109,8 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         dy_MN, x_MK = dy.reshape(-1, weight.shape[0]), x.reshape(-1, weight.shape[1])
         for part, rows in resumed(ctx.sums, len(x_MK)):
-            matmul_accumulate_(part, dy_MN[rows].T, x_MK[rows], backend=ctx.backend)
+            # Without its door: the sums were checked on the way forward, and there are many of them.
+            torch.ops.samebits.gemm_accumulate_(part, dy_MN[rows].T, x_MK[rows], ctx.backend)
         return matmul(dy_MN, weight, backend=ctx.backend).reshape(x.shape), None, None, None
 
 
