@@ -162,6 +162,11 @@ OPERATORS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "gelu": (lambda x: ops.gelu(x, "tanh"), [(BATCH, TOKENS, WIDTH)]),
     "softmax": (lambda x: ops.softmax(x), [(TOKENS, WIDTH)]),
     "rope": (lambda x: ops.rope(x, beside(torch.arange(TOKENS), x)), [(TOKENS, 4, 8)]),
+    "attention": (lambda q, k, v: (dtensor if isinstance(q, DTensor) else ops).attention(q, k, v, window=5),
+                  [(BATCH, TOKENS, 12, 16), (BATCH, TOKENS, 6, 16), (BATCH, TOKENS, 6, 16)]),
+    "packed attention": (lambda q, k, v: (dtensor if isinstance(q, DTensor) else ops).attention(
+                             q, k, v, cu_seqlens=[0, 5, 6]),
+                         [(TOKENS, 4, 16), (TOKENS, 2, 16), (TOKENS, 2, 16)]),
     "embedding": (lambda w: ops.embedding(beside(TokenIds, w), w), [(VOCABULARY, WIDTH)]),
     "selected_logprob": (lambda x, w: ops.selected_logprob(x, w, beside(TokenIds, x)),
                          [(BATCH * TOKENS, WIDTH), (VOCABULARY, WIDTH)]),
@@ -213,6 +218,32 @@ def test_every_placement_keeps_the_bits(size: int) -> None:
     for tried, wrong in on_ranks(size, every_placement):
         assert tried > 80
         assert wrong == []
+
+
+def heads_elsewhere(world: World) -> list[bool]:
+    """Planted fault: a rank attends with its own query heads to the key heads of the next rank."""
+    mesh = init_device_mesh("cpu", (world.size,))
+    q, k, v = (drawn(seed, TOKENS, heads, 16) for seed, heads in ((1, 4), (2, 2), (3, 2)))
+    wanted = ops.attention(q, k, v, cu_seqlens=[0, TOKENS])
+    assert isinstance(wanted, Tensor)
+    found = []
+    for keys in (k, k.roll(1, 1)):
+        cut = [distribute_tensor(each, mesh, [Shard(1)]) for each in (q, keys, v)]
+        with CommDebugMode() as counted:
+            out = dtensor.attention(*cut, cu_seqlens=[0, TOKENS])
+        # Heads that lie with their keys need nothing from others.
+        assert not counted.get_comm_counts() and out.placements == (Shard(1),)
+        found.append(same(out.full_tensor(), wanted))
+    return found
+
+
+def test_heads_are_cut_with_their_keys() -> None:
+    assert on_ranks(2, heads_elsewhere) == [[True, False]] * 2
+
+
+def test_attention_refuses_what_it_cannot_cut() -> None:
+    with pytest.raises(ValueError, match="return_lse with DTensors; allowed: neither cache nor return_lse"):
+        dtensor.attention(*[drawn(1, 2, 2, 2)] * 3, return_lse=True)  # type: ignore[list-item]
 
 
 def on_a_grid(world: World) -> tuple[list[bool], list[str]]:

@@ -3,8 +3,9 @@
 Knows no process group. A rule lets rows, output columns or heads be cut, or nothing; never an axis that is summed over.
 What arrives cut along such an axis is gathered by DTensor first; no sum is ever left to a collective ("partial").
 
-An operator without a rule (attention and the reduced cross_entropy, and those that write into a sum) raises, as does
-an argument that is partial. A batch that ranks do not divide must be flattened before it is cut: torch cannot after."""
+An operator without a rule (attention, for which there is a function here, the reduced cross_entropy, and those that
+write into a sum) raises, as does an argument that is partial. A batch that ranks do not divide must be flattened before
+it is cut: torch cannot after."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor.experimental import register_sharding
 
-import samebits.ops  # noqa: F401  (registers the operators that the rules are for)
+import samebits.ops
 from samebits.ops.arguments import choose_backend
 from samebits.ops.registering import call
 
@@ -136,6 +137,24 @@ RULES: Final[Mapping[str, Rule]] = {
     "selected_logprob_gradients": _logprob_gradients,
     "cross_entropy_rows": _by_rows(2, 0, 2),
 }
+
+
+def attention(q: DTensor, k: DTensor, v: DTensor, **options: Any) -> DTensor:
+    """`samebits.ops.attention` of DTensors, cut as q is between heads that share keys, or between sequences of a batch
+    without `lengths`, where the ranks divide their number; whole where they do not. No head sees another one."""
+    refused = [name for name in ("cache", "return_lse") if options.get(name)]
+    if refused:
+        raise ValueError(f"attention: {', '.join(refused)} with DTensors; allowed: neither cache nor return_lse")
+    mesh, heads = q.device_mesh, q.ndim - 2
+    free = {heads: k.shape[heads]} | ({0: q.shape[0]} if q.ndim == 4 and options.get("lengths") is None else {})
+    lies: list[Placement] = [Replicate()] * mesh.ndim
+    for axis, (cut, ranks) in enumerate(zip(q.placements, mesh.shape, strict=True)):
+        if isinstance(cut, Shard) and cut.dim in free and free.pop(cut.dim) % ranks == 0:
+            lies[axis] = Shard(cut.dim)
+    q_here, k_here, v_here = (each.redistribute(mesh, lies).to_local(grad_placements=lies) for each in (q, k, v))
+    out = samebits.ops.attention(q_here, k_here, v_here, **options)
+    assert isinstance(out, Tensor)
+    return DTensor.from_local(out, mesh, lies, run_check=False)
 
 
 def rmsnorm(x: DTensor, weight: DTensor, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
