@@ -80,6 +80,36 @@ def test_weights_that_are_updated_in_place_are_seen() -> None:
     assert first != again == Engine(model, pages=8).generate(asked)[0].logprobs
 
 
+def test_weights_that_take_the_place_of_others_are_seen() -> None:
+    model = model_of("plain", torch.float32, joined=False)
+    made = Engine(model, pages=8)
+    asked = [Request(prompt=(1, 2, 3), max_tokens=5)]
+    first = made.generate(asked)[0].logprobs
+    name = "model.layers.0.mlp.up_proj.weight"
+    model.weights[name] = model.weights[name] * 1.5
+    again = made.generate(asked)[0].logprobs
+    assert first != again == Engine(model, pages=8).generate(asked)[0].logprobs
+
+
+def test_another_model_is_seen() -> None:
+    model, other = (Model.new(SMALL, seed) for seed in (3, 4))
+    made = Engine(model, pages=8)
+    asked = [Request(prompt=(1, 2, 3), max_tokens=5)]
+    first = made.generate(asked)[0].logprobs
+    made.use(other)
+    again = made.generate(asked)[0].logprobs
+    assert first != again == Engine(other, pages=8).generate(asked)[0].logprobs
+
+
+def test_a_weight_that_is_not_dense_goes_through_the_model() -> None:
+    model = model_of("plain", torch.float32, joined=False)
+    wanted = answers(model, 1)
+    name = "model.layers.0.mlp.up_proj.weight"
+    model.weights[name] = model.weights[name].T.contiguous().T
+    assert not decoding.can_decode(Engine(model, pages=8).model)
+    assert answers(model, 1) == wanted
+
+
 def test_operators_of_others_and_parts_of_weights_go_through_the_model() -> None:
     model = model_of("plain", torch.float32, joined=True)
     assert decoding.can_decode(Engine(model, pages=8).model)

@@ -24,8 +24,9 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def can_decode(model: Model) -> bool:
-    """Whether the pass is this one: our kernels on the CPU, and every weight whole."""
-    return model.operators is DIRECT and model.split is None
+    """Whether the pass is this one: our kernels on the CPU, and every weight whole and dense."""
+    dense = all(weight.is_contiguous() for weight in model.weights.values())
+    return model.operators is DIRECT and model.split is None and dense
 
 
 class Decoding:
@@ -35,6 +36,8 @@ class Decoding:
         """`pages`: the most that the table of a request can name."""
         config = model.config
         self._model, self._caches, self._rows = model, caches, rows
+        # Calls hold addresses: what lies there must live as long as they do.
+        self._alive = [*model.weights.values(), *model.joined.values()]
         self._queries, self._keys = config.heads * config.head_size, config.key_heads * config.head_size
         self._ids, self._positions, self._written, self._lengths = torch.zeros(4, rows, dtype=torch.int64)
         self._pages = torch.zeros(rows, pages, dtype=torch.int32)
@@ -58,7 +61,7 @@ class Decoding:
         self._description = _Description(
             self._sequences, rule_of(config.head_size), heads, caches[0].k_flat, caches[0].v_flat, None
         )
-        self._calls = list(self._pass())
+        self._calls = self._pass()
 
     def _room(self, width: int) -> Tensor:
         return torch.empty(self._rows * width, dtype=self._model.dtype)
@@ -83,7 +86,7 @@ class Decoding:
         row = config.hidden * stream.element_size()
         table = weights[EMBEDDING]
         calls = [_kernel("embedding_forward", "qqppp", self._rows, row, *map(pointer, (self._ids, table, stream)))]
-        calls.append(self._norm(stream, weights[f"{prefix(0)}input_layernorm.weight"]))
+        calls.append(self._norm(stream, weights[f"{prefix(0)}input_layernorm.weight"], self._normed))
         for layer, cache in enumerate(self._caches):
             at = prefix(layer)
             calls += self._attention(at, cache)
@@ -102,7 +105,7 @@ class Decoding:
         if config.norms_of_heads:
             normed_q, normed_k = _parts(self._normed_heads, [len(q), len(k)])
             for heads, normed, name in ((q, normed_q, "q"), (k, normed_k, "k")):
-                calls.append(self._rms(heads, self._model.weights[f"{at}self_attn.{name}_norm.weight"], normed))
+                calls.append(self._norm(heads, self._model.weights[f"{at}self_attn.{name}_norm.weight"], normed))
             q, k = normed_q, normed_k
         turned_q, turned_k = _parts(self._turned, [len(q), len(k)])
         if rows == 1:
@@ -142,10 +145,7 @@ class Decoding:
             x.data_ptr(), depth, 1, weight.data_ptr(), *weight.T.stride(), None, None, out.data_ptr(),
         )  # fmt: skip
 
-    def _norm(self, x: Tensor, weight: Tensor) -> Call:
-        return self._rms(x, weight, self._normed)
-
-    def _rms(self, x: Tensor, weight: Tensor, y: Tensor) -> Call:
+    def _norm(self, x: Tensor, weight: Tensor, y: Tensor) -> Call:
         return _kernel(
             "rmsnorm_forward", "iqqpppfppp", self._format, len(x) // len(weight), len(weight), x.data_ptr(),
             weight.data_ptr(), None, self._model.config.eps, y.data_ptr(), self._statistic.data_ptr(), None,

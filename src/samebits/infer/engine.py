@@ -147,8 +147,7 @@ class Engine:
                 " allowed: the same, and the same config"
             )
         self.model = _for_steps(model)
-        self._weights_seen = self._weights_written()
-        self._pool.forget()
+        self._forget()
 
     def step(self) -> list[Event]:
         """One forward pass over a mixed batch: chunks of prompts, and one token of every answer. A step that fails
@@ -257,9 +256,9 @@ class Engine:
             cached_tokens=job.cached_tokens or 0,
         )
 
-    def _weights_written(self) -> int:
-        """Grows whenever an optimizer writes into a weight."""
-        return sum(weight._version for weight in self.model.weights.values())
+    def _weights_written(self) -> list[tuple[int, int]]:
+        """Another list whenever an optimizer writes into a weight, or another one takes its place."""
+        return [(weight.data_ptr(), weight._version) for weight in self.model.weights.values()]
 
     def _notice_new_weights(self) -> None:
         """Keys made by weights that are gone must not be shared, nor half of an answer be theirs."""
@@ -268,5 +267,10 @@ class Engine:
         running = len(self._scheduler.running)
         if running:
             raise ValueError(f"engine: the weights changed while {running} requests run; allowed: when none does")
-        self._weights_seen = self._weights_written()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Whatever belongs to weights that are gone: keys, and addresses."""
+        self._weights_seen, self._decodes = self._weights_written(), can_decode(self.model)
         self._pool.forget()
+        self._decodings.clear()
