@@ -120,11 +120,20 @@ def test_operators_of_others_and_parts_of_weights_go_through_the_model() -> None
 right_turn, right_norm = Decoding._turn, Decoding._added_norm
 
 
-def turned_one_further(self: Decoding, x: torch.Tensor, y: torch.Tensor, heads: int) -> Any:
+def misled(call: Any, address: torch.Tensor, wrong: torch.Tensor) -> Any:
+    """The same call with another tensor in place of one."""
+    function, arguments = call
+    return function, tuple(wrong.data_ptr() if each == address.data_ptr() else each for each in arguments)
+
+
+def turned_one_further(self: Decoding, *arguments: Any) -> Any:
     """Planted: every position is one too large."""
-    call, arguments = right_turn(self, x, y, heads)
-    positions, further = self._positions.data_ptr(), self._lengths.data_ptr()
-    return call, tuple(further if each == positions else each for each in arguments)
+    return misled(right_turn(self, *arguments), self._positions, self._lengths)
+
+
+def with_another_branch(self: Decoding, *arguments: Any) -> Any:
+    """Planted: what joins the stream is the normed stream and not the branch."""
+    return misled(right_norm(self, *arguments), self._branch, self._normed)
 
 
 def test_turns_by_a_wrong_position_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,13 +141,6 @@ def test_turns_by_a_wrong_position_are_noticed(monkeypatch: pytest.MonkeyPatch) 
     wanted = answers(model, 5)
     monkeypatch.setattr(Decoding, "_turn", turned_one_further)
     assert answers(model, 5) != wanted
-
-
-def with_another_branch(self: Decoding, before: torch.Tensor, after: torch.Tensor, weight: torch.Tensor) -> Any:
-    """Planted: what joins the stream is the normed stream and not the branch."""
-    call, arguments = right_norm(self, before, after, weight)
-    branch, normed = self._branch.data_ptr(), self._normed.data_ptr()
-    return call, tuple(normed if each == branch else each for each in arguments)
 
 
 def test_a_stream_with_another_branch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from tests.train.ranked_run import trained
 from tests.train.test_ranks import GRIDS, alone
 
 
-@pytest.mark.parametrize("micro_batch", [1, 2])
+@pytest.mark.parametrize("micro_batch", [1, 2, 8])
 @pytest.mark.parametrize(("tensor", "data"), [(1, 1), *GRIDS])
 def test_one_checkpoint(tensor: int, data: int, micro_batch: int, tmp_path: Path) -> None:
     found = on_ranks(tensor * data, trained, str(tmp_path), tensor, micro_batch, seconds=600.0)

@@ -38,9 +38,10 @@ def test_every_grid_gives_one_checkpoint(tensor: int, data: int, tmp_path: Path)
     assert [event["digest"] for event in events.read(tmp_path) if event["event"] == "checkpoint"][-1] == alone()
 
 
-def test_the_cut_into_micro_batches_is_not_seen(tmp_path: Path) -> None:
-    """One sequence a pass; `tests/long/test_ranks.py` has it for every grid."""
-    assert {summary.digest for summary in on_ranks(2, trained, str(tmp_path), 1, 1)} == {alone()}
+@pytest.mark.parametrize(("tensor", "micro_batch"), [(1, 1), (1, 8), (2, 16)])
+def test_the_cut_into_micro_batches_is_not_seen(tensor: int, micro_batch: int, tmp_path: Path) -> None:
+    """Half a lane a pass, four, and all eight; `tests/long/test_ranks.py` has it for every grid."""
+    assert {summary.digest for summary in on_ranks(2, trained, str(tmp_path), tensor, micro_batch)} == {alone()}
 
 
 QWEN = ("model.overrides={vocabulary: 700, norms_of_heads: true, tied: false, intermediate: 200}",
@@ -53,8 +54,9 @@ QWEN = ("model.overrides={vocabulary: 700, norms_of_heads: true, tied: false, in
     ids=["norms of heads, bfloat16, untied", "3 ranks, uneven sizes"],
 )
 def test_uneven_shares_keep_the_bits(ranks: int, settings: tuple[str, ...], tmp_path: Path) -> None:
-    """Two key heads for three ranks, 13 steps of 16 rows, three blocks of words: some ranks have more, one no heads."""
-    (digest,) = {summary.digest for summary in on_ranks(ranks, trained, str(tmp_path), ranks, 2, settings)}
+    """Two key heads for three ranks, 13 steps of 16 rows, three blocks of words: some ranks have more, one no heads.
+    Two lanes a pass, where one process has one."""
+    (digest,) = {summary.digest for summary in on_ranks(ranks, trained, str(tmp_path), ranks, 4, settings)}
     assert digest == alone(*settings)
 
 
