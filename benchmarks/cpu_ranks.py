@@ -2,8 +2,8 @@
 
 A training step of the tiny preset (16 sequences of 128 bytes): lanes, balanced tree, sharded AdamW and all that is
 watched, against the same model on torch's operators under DistributedDataParallel with torch's own clipping and AdamW;
-in turns in one run, on loopback. Stock may take a rank's batch in one pass or in our micro-batches; the faster one
-counts. Then two ranks against one, which has no target: a processor's two cores share its memory and its clock."""
+in turns in one run, on loopback. We take a rank's batch in one pass, stock in one or in as many as it has lanes; its
+faster one counts. Then two ranks against one, which has no target: two cores share a processor's memory and clock."""
 
 from __future__ import annotations
 

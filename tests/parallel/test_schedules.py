@@ -50,6 +50,15 @@ def test_the_lanes_of_a_sequence_ignore_ranks(ranks: int) -> None:
     assert all(rank_of[stays] == rank_of[other] for level in first_levels for stays, other in level)
 
 
+@pytest.mark.parametrize("own", [1, 2, 8])
+def test_lanes_that_share_a_pass_are_a_subtree_that_fits(own: int) -> None:
+    lanes = Lanes(lanes=8, sequences=3)
+    for fitting in range(1, 40):
+        together = lanes.together(own, fitting)
+        assert own % together == 0 and (together == 1 or together * lanes.sequences <= fitting)
+        assert together == own or 2 * together * lanes.sequences > fitting
+
+
 def test_ranks_that_do_not_divide_the_lanes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^lanes: 3 ranks for 8 lanes; allowed: a divisor of the number of lanes$"):
         Lanes(lanes=8, sequences=1).lanes_of(0, 3)

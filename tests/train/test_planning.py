@@ -116,6 +116,8 @@ def test_memory_follows_the_sizes() -> None:
     assert (found.weights, found.moments) == (4 * weights, 8 * weights)
     lanes = memory_of(small("training.lanes=4"), shape)
     assert lanes.gradients == 3 * found.gradients
+    shared = memory_of(small("training.lanes=4", "training.micro_batch=8", "training.accumulation=1"), shape)
+    assert shared.gradients == 4 * found.gradients and shared.activations == 4 * lanes.activations
     half = memory_of(small("training.dtype=bfloat16"), shape)
     assert 2 * half.activations == found.activations and half.weights == 6 * weights
     untied = memory_of(config, replace(shape, tied=False))

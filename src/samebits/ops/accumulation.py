@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.ops.arguments import check_accumulator, check_dimensions, check_equal, check_tensors, choose_backend
+from samebits.ops.arguments import check_accumulator, choose_backend
 from samebits.ops.embedding import embedding, embedding_gradient_
 from samebits.ops.logprob import check_rows
 from samebits.ops.matmul import linear, matmul
 from samebits.ops.registering import call
+from samebits.ops.rmsnorm import _check as check_rmsnorm
 from samebits.ops.rmsnorm import rmsnorm_weight_gradient_
 
 
@@ -63,9 +64,7 @@ def linear_into(x: Tensor, weight: Tensor, sums: Sums, *, backend: str | None = 
 def rmsnorm_into(x: Tensor, weight: Tensor, sums: Sums, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
     """`rmsnorm`, with the weight's gradient added to sums (H) float32 in the backward pass."""
     backend = choose_backend("rmsnorm_into", x, backend)
-    check_tensors("rmsnorm_into", backend, {"x": x, "weight": weight})
-    check_dimensions("rmsnorm_into", "weight", weight, 1)
-    check_equal("rmsnorm_into", "the last axis of x", x.shape[-1], "the length of weight", weight.shape[0])
+    check_rmsnorm(x, weight, eps, None, backend)
     _check_sums("rmsnorm_into", sums, weight, {"x": x, "weight": weight})
     y: Tensor = _RMSNorm.apply(x, weight, sums, eps, backend)  # type: ignore[no-untyped-call]
     return y

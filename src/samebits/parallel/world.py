@@ -104,7 +104,8 @@ class Group:
         if refused:
             world.standing.begin(waiting)
             world.abandoned.append(works)
-            raise explained(world, refused[0][0], refused[0][1]) from refused[0][1]
+            about, error = refused[0]
+            raise explained(world, about, error) from error
         received = landed[len(landed) - sum(tensor.numel() > 0 for tensor, _ in receives) :]
         return Pending(world=world, waiting=waiting, works=works, landed=received)
 

@@ -71,7 +71,9 @@ def rl(
     config = byte_config(model)
     with ranks(device="cpu") as world:
         grid = Grid(world=world, tensor=tensor)
-        wanted = ((False, True) if world.size == 1 else (False,)) if stock is None else (stock,)
+        # The control runs on one rank only.
+        both = (False, True) if world.size == 1 else (False,)
+        wanted = both if stock is None else (stock,)
         loops = {
             each: Loop(
                 Settings(
@@ -94,8 +96,10 @@ def rl(
         runs = {each: Run(loops[each].settings.as_dict(), digests[each], records[each]) for each in wanted}
         holds = all(record.first.exact for record in records[wanted[0]])
         verdict = Verdict.HOLDS if holds else Verdict.DOES_NOT_HOLD
-        if world.rank == 0:
-            print_json(_document(runs, verdict)) if as_json else _print(runs, verdict)
+        if world.rank == 0 and as_json:
+            print_json(_document(runs, verdict))
+        elif world.rank == 0:
+            _print(runs, verdict)
     raise typer.Exit(EXIT_CODES[verdict])
 
 
