@@ -22,6 +22,12 @@ struct Half {
     uint16_t bits;
 };
 
+#if defined(__aarch64__)
+using NativeHalf = __fp16;  // GCC has _Float16 in C++ on ARM only from version 13 on.
+#else
+using NativeHalf = _Float16;
+#endif
+
 enum Format : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
 
 inline float from_bits(uint32_t bits) {
@@ -38,7 +44,7 @@ inline uint32_t to_bits(float value) {
 inline float widen(float value) { return value; }
 inline float widen(BFloat16 value) { return from_bits(static_cast<uint32_t>(value.bits) << 16); }
 inline float widen(Half value) {
-    _Float16 half;
+    NativeHalf half;
     std::memcpy(&half, &value, 2);
     return static_cast<float>(half);
 }
@@ -52,7 +58,7 @@ inline void narrow(float value, BFloat16* out) {
     out->bits = static_cast<uint16_t>(nan ? ((bits >> 16) | 0x40u) : (rounded >> 16));
 }
 inline void narrow(float value, Half* out) {
-    const _Float16 half = static_cast<_Float16>(value);
+    const NativeHalf half = static_cast<NativeHalf>(value);
     std::memcpy(out, &half, 2);
 }
 
