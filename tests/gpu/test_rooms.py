@@ -38,9 +38,14 @@ def tensor(recipe: str, shape: tuple[int, ...], seed: int, dtype: torch.dtype) -
 ROOMS = sorted(OPERATORS.rooms())
 
 
-PROMISED = {
-    room: sorted({each.word for each in OPERATORS.rooms()[room].contract().obligations.values()}) for room in ROOMS
-}
+def promised(room: str) -> list[str]:
+    """What a contract asks of Triton; what it asks of the CPU alone (bytes held, say) has no finding here."""
+    contract = OPERATORS.rooms()[room].contract()
+    obligations = contract.obligations.values()
+    return sorted({each.word for each in obligations if "triton" in contract.subjects[each.subject].orders})
+
+
+PROMISED = {room: promised(room) for room in ROOMS}
 Findings = list[dict[str, Any]]
 
 

@@ -18,16 +18,16 @@ from samebits.ops._triton.launch import Described, run
 from samebits.ops.attention.forms import Rule, Sequences
 from samebits.ops.attention.triton_blocks import (
     aligned,
-    capped,
+    any_of,
     describable,
     describe,
     fold,
     key_range,
     load_rows,
-    power_of_two,
+    not_finite,
     query_range,
-    seen,
 )
+from samebits.ops.attention.triton_walks import is_done, scaled, walk_keys, walk_queries
 from samebits.ops.launching import forced
 
 
@@ -72,109 +72,24 @@ def attention_delta(
     tl.store(places + heads * pitch, tl.reshape(fold(products, ROWS, PADDED, STEPS), (ROWS,)), mask=known)
 
 
-@triton.jit
-def scaled(sums, factor):
-    """sums * factor, with +0 for a sum that underflowed to -0: zeros of unseen pairs may or may not have been added."""
-    return tl.fma(sums, tl.zeros_like(sums) + factor, tl.zeros_like(sums))
-
-
-@triton.jit
-def walk_keys(
-    dq, q, do, minus_lse, delta, k_ptr, v_ptr, k_described, v_described, positions, k_start, k_length, key_head,
-    k_token, v_token, window, c, cap_factor, cap, first, end,
-    HEAD: tl.constexpr, PADDED: tl.constexpr, KEYS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
-    WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr, DESCRIBED: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
-    """Blocks of keys first..end-1, left to right, into the gradient of a tile of queries."""
-    for block in tl.range(first, end, num_stages=1 if MASKED else None):
-        keys = block * KEYS + tl.arange(0, KEYS)
-        known = keys < k_length
-        if DESCRIBED:
-            row = (k_start + block * KEYS).to(tl.int32)
-            k = k_described.load([row, key_head * HEAD])
-            v = v_described.load([row, key_head * HEAD])
-            if MASKED:
-                # Beyond the sequence lies another one: nothing of it may meet the zeros of dS.
-                k = tl.where(known[:, None], k, tl.zeros_like(k))
-        else:
-            k = load_rows(k_ptr, (k_start + keys) * k_token, known, HEAD, PADDED, MASKED, ALIGNED)
-            v = load_rows(v_ptr, (k_start + keys) * v_token, known, HEAD, PADDED, MASKED, ALIGNED)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=tl.float32)
-        scores, bent = capped(scores, cap_factor, cap, SOFTCAP)
-        p = power_of_two(tl.fma(scores, tl.zeros_like(scores) + c, minus_lse[:, None]), EXACT)
-        dp = tl.dot(do, tl.trans(v), input_precision="ieee", out_dtype=tl.float32)
-        ds = p * (dp - delta[:, None])
-        if SOFTCAP:
-            ds = ds * tl.fma(0.0 - bent, bent, tl.full(bent.shape, 1.0, tl.float32))
-        if MASKED:
-            ds = tl.where(seen(positions, keys, k_length, window, CAUSAL, WINDOWED), ds, 0.0)
-        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee", out_dtype=tl.float32)
-    return dq
-
-
-@triton.jit
-def walk_queries(
-    dk, dv, k, v, q_ptr, do_ptr, statistics_ptr, q_described, do_described, statistics_described, keys, q_start,
-    q_length, k_length, offset, head, line, heads, pitch, q_token, q_head, do_token, do_head, window, c, cap_factor,
-    cap, first, end,
-    HEAD: tl.constexpr, PADDED: tl.constexpr, QUERIES: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
-    WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr, DESCRIBED: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
-    """Blocks of queries first..end-1 of one head, into the gradients of a tile of keys.
-
-    Scores stand transposed here, keys down and queries across: the same chains over the head."""
-    for block in tl.range(first, end, num_stages=1 if MASKED else None):
-        queries = block * QUERIES + tl.arange(0, QUERIES)
-        tokens = q_start + queries
-        inside = queries < q_length
-        if DESCRIBED:
-            row = (q_start + block * QUERIES).to(tl.int32)
-            q = q_described.load([row, head * HEAD])
-            do = do_described.load([row, head * HEAD])
-            minus_lse = tl.reshape(statistics_described.load([line, block * QUERIES]), (QUERIES,))
-            delta = tl.reshape(statistics_described.load([line + heads, block * QUERIES]), (QUERIES,))
-            if MASKED:
-                # Beyond the sequence lies another one: nothing of it may meet the zeros of P and dS.
-                q = tl.where(inside[:, None], q, tl.zeros_like(q))
-                do = tl.where(inside[:, None], do, tl.zeros_like(do))
-        else:
-            q = load_rows(q_ptr, tokens * q_token + head * q_head, inside, HEAD, PADDED, MASKED, ALIGNED)
-            do = load_rows(do_ptr, tokens * do_token + head * do_head, inside, HEAD, PADDED, MASKED, ALIGNED)
-            minus_lse = tl.load(statistics_ptr + line * pitch + queries, mask=inside, other=0.0)
-            delta = tl.load(statistics_ptr + (line + heads) * pitch + queries, mask=inside, other=0.0)
-        scores = tl.dot(k, tl.trans(q), input_precision="ieee", out_dtype=tl.float32)
-        scores, bent = capped(scores, cap_factor, cap, SOFTCAP)
-        p = power_of_two(tl.fma(scores, tl.zeros_like(scores) + c, minus_lse[None, :]), EXACT)
-        if MASKED:
-            sees = tl.trans(seen(offset + queries, keys, k_length, window, CAUSAL, WINDOWED)) & inside[None, :]
-            p = tl.where(sees, p, 0.0)
-        dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee", out_dtype=tl.float32)
-        dp = tl.dot(v, tl.trans(do), input_precision="ieee", out_dtype=tl.float32)
-        ds = p * (dp - delta[None, :])
-        if SOFTCAP:
-            ds = ds * tl.fma(0.0 - bent, bent, tl.full(bent.shape, 1.0, tl.float32))
-        if MASKED:
-            ds = tl.where(sees, ds, 0.0)
-        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee", out_dtype=tl.float32)
-    return dk, dv
-
-
 @triton.jit(
     do_not_specialize=["q_token", "q_head", "k_token", "k_head", "v_token", "v_head", "do_token", "do_head", "pitch",
                        "heads", "tiles", "window", "c", "scale", "cap_factor", "cap"],
-    do_not_specialize_on_alignment=["q_ptr", "k_ptr", "v_ptr", "do_ptr", "statistics_ptr", "dq_ptr", "q_start_ptr",
-                                    "q_length_ptr", "k_start_ptr", "k_length_ptr"],
+    do_not_specialize_on_alignment=["q_ptr", "k_ptr", "v_ptr", "do_ptr", "statistics_ptr", "wrong_ptr", "dq_ptr",
+                                    "q_start_ptr", "q_length_ptr", "k_start_ptr", "k_length_ptr"],
 )  # fmt: skip
 def attention_dq(
-    q_ptr, k_ptr, v_ptr, do_ptr, statistics_ptr, dq_ptr, k_described, v_described, q_start_ptr, q_length_ptr,
-    k_start_ptr, k_length_ptr, q_token: tl.int64, q_head: tl.int64, k_token: tl.int64, k_head: tl.int64,
+    q_ptr, k_ptr, v_ptr, do_ptr, statistics_ptr, wrong_ptr, dq_ptr, k_described, v_described, q_start_ptr,
+    q_length_ptr, k_start_ptr, k_length_ptr, q_token: tl.int64, q_head: tl.int64, k_token: tl.int64, k_head: tl.int64,
     v_token: tl.int64, v_head: tl.int64, do_token: tl.int64, do_head: tl.int64, pitch: tl.int64, heads: tl.int32,
     tiles: tl.int32, window: tl.int32, c: tl.float32, scale: tl.float32, cap_factor: tl.float32, cap: tl.float32,
     HEAD: tl.constexpr, PADDED: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr, DESCRIBED: tl.constexpr,
-    ALIGNED: tl.constexpr, EXACT: tl.constexpr,
+    CAREFUL: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """dQ = scale * sum over keys ascending of dS K, dS = P * (dO V - delta)."""
+    if is_done(wrong_ptr, CAREFUL):
+        return
     line = tl.program_id(0) // tiles
     tile = tiles - 1 - tl.program_id(0) % tiles
     sequence, head = line // heads, line % heads
@@ -200,22 +115,30 @@ def attention_dq(
     start, full_start, full_end, end = key_range(
         offset + tile * QUERIES, last, k_length, window, KEYS, CAUSAL, WINDOWED
     )
-    if WINDOWED:
+    if CAREFUL:
         dq = walk_keys(
             dq, q, do, minus_lse, delta, k_ptr, v_ptr, k_described, v_described, positions, k_start, k_length,
-            key_head, k_token, v_token, window, c, cap_factor, cap, start, full_start,
-            HEAD, PADDED, KEYS, True, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
+            key_head, k_token, v_token, window, c, cap_factor, cap, start, end,
+            HEAD, PADDED, KEYS, True, True, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
         )  # fmt: skip
-    dq = walk_keys(
-        dq, q, do, minus_lse, delta, k_ptr, v_ptr, k_described, v_described, positions, k_start, k_length,
-        key_head, k_token, v_token, window, c, cap_factor, cap, full_start, full_end,
-        HEAD, PADDED, KEYS, False, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
-    )  # fmt: skip
-    dq = walk_keys(
-        dq, q, do, minus_lse, delta, k_ptr, v_ptr, k_described, v_described, positions, k_start, k_length,
-        key_head, k_token, v_token, window, c, cap_factor, cap, full_end, end,
-        HEAD, PADDED, KEYS, True, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
-    )  # fmt: skip
+    else:
+        if WINDOWED:
+            dq = walk_keys(
+                dq, q, do, minus_lse, delta, k_ptr, v_ptr, k_described, v_described, positions, k_start, k_length,
+                key_head, k_token, v_token, window, c, cap_factor, cap, start, full_start,
+                HEAD, PADDED, KEYS, True, False, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
+            )  # fmt: skip
+        dq = walk_keys(
+            dq, q, do, minus_lse, delta, k_ptr, v_ptr, k_described, v_described, positions, k_start, k_length,
+            key_head, k_token, v_token, window, c, cap_factor, cap, full_start, full_end,
+            HEAD, PADDED, KEYS, False, False, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
+        )  # fmt: skip
+        dq = walk_keys(
+            dq, q, do, minus_lse, delta, k_ptr, v_ptr, k_described, v_described, positions, k_start, k_length,
+            key_head, k_token, v_token, window, c, cap_factor, cap, full_end, end,
+            HEAD, PADDED, KEYS, True, False, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
+        )  # fmt: skip
+        tl.store(wrong_ptr + tl.program_id(0), any_of(not_finite(dq)).to(tl.int32))
     columns = tl.arange(0, PADDED)
     pointers = dq_ptr + (tokens * heads + head)[:, None] * HEAD + columns[None, :]
     tl.store(pointers, scaled(dq, scale).to(dq_ptr.dtype.element_ty), mask=inside[:, None] & (columns < HEAD)[None, :])
@@ -224,19 +147,21 @@ def attention_dq(
 @triton.jit(
     do_not_specialize=["q_token", "q_head", "k_token", "k_head", "v_token", "v_head", "do_token", "do_head", "pitch",
                        "heads", "tiles", "window", "c", "scale", "cap_factor", "cap"],
-    do_not_specialize_on_alignment=["q_ptr", "k_ptr", "v_ptr", "do_ptr", "statistics_ptr", "dk_ptr", "dv_ptr",
-                                    "q_start_ptr", "q_length_ptr", "k_start_ptr", "k_length_ptr"],
+    do_not_specialize_on_alignment=["q_ptr", "k_ptr", "v_ptr", "do_ptr", "statistics_ptr", "wrong_ptr", "dk_ptr",
+                                    "dv_ptr", "q_start_ptr", "q_length_ptr", "k_start_ptr", "k_length_ptr"],
 )  # fmt: skip
 def attention_dk_dv(
-    q_ptr, k_ptr, v_ptr, do_ptr, statistics_ptr, dk_ptr, dv_ptr, q_described, do_described, statistics_described,
-    q_start_ptr, q_length_ptr, k_start_ptr, k_length_ptr, q_token: tl.int64, q_head: tl.int64, k_token: tl.int64,
-    k_head: tl.int64, v_token: tl.int64, v_head: tl.int64, do_token: tl.int64, do_head: tl.int64, pitch: tl.int64,
-    heads: tl.int32, tiles: tl.int32, window: tl.int32, c: tl.float32, scale: tl.float32, cap_factor: tl.float32,
-    cap: tl.float32, HEAD: tl.constexpr, PADDED: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr,
-    KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr, DESCRIBED: tl.constexpr,
-    ALIGNED: tl.constexpr, EXACT: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, do_ptr, statistics_ptr, wrong_ptr, dk_ptr, dv_ptr, q_described, do_described,
+    statistics_described, q_start_ptr, q_length_ptr, k_start_ptr, k_length_ptr, q_token: tl.int64, q_head: tl.int64,
+    k_token: tl.int64, k_head: tl.int64, v_token: tl.int64, v_head: tl.int64, do_token: tl.int64, do_head: tl.int64,
+    pitch: tl.int64, heads: tl.int32, tiles: tl.int32, window: tl.int32, c: tl.float32, scale: tl.float32,
+    cap_factor: tl.float32, cap: tl.float32, HEAD: tl.constexpr, PADDED: tl.constexpr, GROUP: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr,
+    DESCRIBED: tl.constexpr, CAREFUL: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """dV = sum of P dO, dK = scale * sum of dS Q: heads of the group ascending, in each head queries ascending."""
+    if is_done(wrong_ptr, CAREFUL):
+        return
     key_heads = heads // GROUP
     line, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     sequence, key_head = line // key_heads, line % key_heads
@@ -257,24 +182,34 @@ def attention_dk_dv(
     for member in range(GROUP):
         head = key_head * GROUP + member
         line = sequence * 2 * heads + head
-        dk, dv = walk_queries(
-            dk, dv, k, v, q_ptr, do_ptr, statistics_ptr, q_described, do_described, statistics_described, keys,
-            q_start, q_length, k_length, offset, head, line, heads, pitch, q_token, q_head, do_token, do_head, window,
-            c, cap_factor, cap, start, full_start,
-            HEAD, PADDED, QUERIES, True, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
-        )  # fmt: skip
-        dk, dv = walk_queries(
-            dk, dv, k, v, q_ptr, do_ptr, statistics_ptr, q_described, do_described, statistics_described, keys,
-            q_start, q_length, k_length, offset, head, line, heads, pitch, q_token, q_head, do_token, do_head, window,
-            c, cap_factor, cap, full_start, full_end,
-            HEAD, PADDED, QUERIES, False, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
-        )  # fmt: skip
-        dk, dv = walk_queries(
-            dk, dv, k, v, q_ptr, do_ptr, statistics_ptr, q_described, do_described, statistics_described, keys,
-            q_start, q_length, k_length, offset, head, line, heads, pitch, q_token, q_head, do_token, do_head, window,
-            c, cap_factor, cap, full_end, end,
-            HEAD, PADDED, QUERIES, True, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
-        )  # fmt: skip
+        if CAREFUL:
+            dk, dv = walk_queries(
+                dk, dv, k, v, q_ptr, do_ptr, statistics_ptr, q_described, do_described, statistics_described, keys,
+                q_start, q_length, k_length, offset, head, line, heads, pitch, q_token, q_head, do_token, do_head,
+                window, c, cap_factor, cap, start, end,
+                HEAD, PADDED, QUERIES, True, True, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
+            )  # fmt: skip
+        else:
+            dk, dv = walk_queries(
+                dk, dv, k, v, q_ptr, do_ptr, statistics_ptr, q_described, do_described, statistics_described, keys,
+                q_start, q_length, k_length, offset, head, line, heads, pitch, q_token, q_head, do_token, do_head,
+                window, c, cap_factor, cap, start, full_start,
+                HEAD, PADDED, QUERIES, True, False, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
+            )  # fmt: skip
+            dk, dv = walk_queries(
+                dk, dv, k, v, q_ptr, do_ptr, statistics_ptr, q_described, do_described, statistics_described, keys,
+                q_start, q_length, k_length, offset, head, line, heads, pitch, q_token, q_head, do_token, do_head,
+                window, c, cap_factor, cap, full_start, full_end,
+                HEAD, PADDED, QUERIES, False, False, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
+            )  # fmt: skip
+            dk, dv = walk_queries(
+                dk, dv, k, v, q_ptr, do_ptr, statistics_ptr, q_described, do_described, statistics_described, keys,
+                q_start, q_length, k_length, offset, head, line, heads, pitch, q_token, q_head, do_token, do_head,
+                window, c, cap_factor, cap, full_end, end,
+                HEAD, PADDED, QUERIES, True, False, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
+            )  # fmt: skip
+    if not CAREFUL:
+        tl.store(wrong_ptr + tl.program_id(0), any_of(not_finite(dk) | not_finite(dv)).to(tl.int32))
     columns = tl.arange(0, PADDED)
     places = ((k_start + keys) * key_heads + key_head)[:, None] * HEAD + columns[None, :]
     stored = known[:, None] & (columns < HEAD)[None, :]
@@ -314,15 +249,22 @@ def backward(
     flags = {"CAUSAL": rule.causal, "WINDOWED": rule.window > 0, "SOFTCAP": rule.softcap > 0}
     precision = {"ALIGNED": aligned(q, k, v, do), "EXACT": q.dtype == torch.float32}
 
-    def launch(kernel: Any, launch: BackwardLaunch, lines: int, length: int, tile: int, tensors: tuple[Any, ...],
-               described: bool) -> None:  # fmt: skip
+    def launch(kernel: Any, launch: BackwardLaunch, lines: int, length: int, tile: int, outputs: tuple[Tensor, ...],
+               described: tuple[Any, ...] | None) -> None:  # fmt: skip
+        """The kernel, and once more with care for the tiles that were not finite."""
         tiles = triton.cdiv(length, tile)
         factors = (rule.exponent_factor, rule.gradient_factor, rule.score_factor, rule.cap)
         rest = (*table, *strides, pitch, heads, tiles, rule.window, *factors)
-        run(
-            kernel, sequences.count * lines * tiles, (*tensors, *rest), warps=launch.warps, stages=launch.stages,
-            **sizes, QUERIES=launch.queries, KEYS=launch.keys, **flags, DESCRIBED=described, **precision,
-        )  # fmt: skip
+        programs = sequences.count * lines * tiles
+        wrong = torch.empty(programs, dtype=torch.int32, device=q.device)
+        addressed = (None,) * (2 if kernel is attention_dq else 3)
+        for careful in (False, True):
+            given = addressed if careful or described is None else described
+            run(
+                kernel, programs, (q, k, v, do, statistics, wrong, *outputs, *given, *rest), warps=launch.warps,
+                stages=1 if careful else launch.stages, **sizes, QUERIES=launch.queries, KEYS=launch.keys, **flags,
+                DESCRIBED=given is not addressed, CAREFUL=careful, **precision,
+            )  # fmt: skip
 
     with on_device(q):
         tiles = triton.cdiv(sequences.longest_query, DELTA_ROWS)
@@ -332,14 +274,12 @@ def backward(
             ROWS=DELTA_ROWS, HEAD=head, PADDED=padded, STEPS=padded.bit_length() - 1, ALIGNED=aligned(out, do),
         )  # fmt: skip
         first = dq_launch or forced_launch or choose(q, DQ_LAUNCH)
-        described = first.described and describable(k, v)
-        keys = (describe(k, first.keys), describe(v, first.keys)) if described else (None, None)
-        tensors = (q, k, v, do, statistics, dq, *keys)
-        launch(attention_dq, first, heads, sequences.longest_query, first.queries, tensors, described)
+        keys = (describe(k, first.keys), describe(v, first.keys)) if first.described and describable(k, v) else None
+        launch(attention_dq, first, heads, sequences.longest_query, first.queries, (dq,), keys)
         second = dk_dv_launch or forced_launch or choose(q, DK_DV_LAUNCH)
-        described = second.described and describable(q, do)
-        lines = Described(statistics, [len(statistics), pitch], [pitch, 1], [1, second.queries])
-        queries = (describe(q, second.queries), describe(do, second.queries), lines) if described else (None,) * 3
-        tensors = (q, k, v, do, statistics, dk, dv, *queries)
-        launch(attention_dk_dv, second, k.shape[1], sequences.longest_key, second.keys, tensors, described)
+        queries = None
+        if second.described and describable(q, do):
+            lines = Described(statistics, [len(statistics), pitch], [pitch, 1], [1, second.queries])
+            queries = (describe(q, second.queries), describe(do, second.queries), lines)
+        launch(attention_dk_dv, second, k.shape[1], sequences.longest_key, second.keys, (dk, dv), queries)
     return dq, dk, dv

@@ -122,6 +122,44 @@ def load_rows(ptr, offsets, inside, HEAD: tl.constexpr, PADDED: tl.constexpr, MA
         return tl.load(pointers)
 
 
+@triton.jit
+def not_finite(values):
+    return ~(tl.abs(values.to(tl.float32)) < float("inf"))
+
+
+@triton.jit
+def any_of(truths):
+    return tl.max(tl.max(truths.to(tl.int32), 1), 0) > 0
+
+
+@triton.jit
+def add_what_is_not_finite(accumulator, weights, sees, values, COUNT: tl.constexpr):
+    """Infinities and NaNs among COUNT rows of values, one by one, to the rows that see them: 0 * NaN must reach nobody
+    else. `weights` and `sees` have a column for each row of values."""
+    wrong = not_finite(values)
+    if any_of(wrong):
+        numbers = tl.arange(0, COUNT)
+        for number in range(COUNT):
+            # One of the terms is not zero, so these sums have no order.
+            weight = tl.sum(tl.where((numbers == number)[None, :], weights, 0.0), 1)
+            value = tl.sum(tl.where((numbers == number)[:, None] & wrong, values.to(tl.float32), 0.0), 0)
+            seen_here = tl.max(((numbers == number)[None, :] & sees).to(tl.int32), 1) > 0
+            reached = seen_here[:, None] & not_finite(value)[None, :]
+            accumulator = tl.where(reached, accumulator + weight[:, None] * value[None, :], accumulator)
+    return accumulator
+
+
+@triton.jit
+def add_product(accumulator, weights, sees, values, COUNT: tl.constexpr, CAREFUL: tl.constexpr):
+    """accumulator + weights @ values. CAREFUL: values that are not finite reach only the rows that see them."""
+    if CAREFUL:
+        clean = tl.where(not_finite(values), tl.zeros_like(values), values)
+        accumulator = tl.dot(weights, clean, accumulator, input_precision="ieee", out_dtype=tl.float32)
+        return add_what_is_not_finite(accumulator, weights.to(tl.float32), sees, values, COUNT)
+    else:
+        return tl.dot(weights, values, accumulator, input_precision="ieee", out_dtype=tl.float32)
+
+
 def aligned(*tensors: Tensor) -> bool:
     """Whether every row of a head starts at a multiple of 16 bytes and of 8 elements."""
     return all(x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0 and x.stride(1) % 8 == 0 for x in tensors)

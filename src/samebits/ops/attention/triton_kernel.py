@@ -19,7 +19,9 @@ from samebits.ops._triton.launch import run
 from samebits.ops.attention.forms import BLOCK_KEYS, Rule, Sequences
 from samebits.ops.attention.triton_backward import backward
 from samebits.ops.attention.triton_blocks import (
+    add_product,
     aligned,
+    any_of,
     capped,
     describable,
     describe,
@@ -27,6 +29,7 @@ from samebits.ops.attention.triton_blocks import (
     key_range,
     key_rows,
     load_rows,
+    not_finite,
     power_of_two,
     seen,
 )
@@ -50,32 +53,6 @@ class Launch:
 
 
 @triton.jit
-def not_finite(values):
-    return ~(tl.abs(values.to(tl.float32)) < float("inf"))
-
-
-@triton.jit
-def any_of(truths):
-    return tl.max(tl.max(truths.to(tl.int32), 1), 0) > 0
-
-
-@triton.jit
-def add_what_is_not_finite(accumulator, weights, inside, values):
-    """Infinities and NaNs of a block, key by key, to the rows that see them: 0 * NaN must reach nobody else."""
-    wrong = not_finite(values)
-    if any_of(wrong):
-        keys = tl.arange(0, 64)
-        for key in range(64):
-            # One of the terms is not zero, so these sums have no order.
-            weight = tl.sum(tl.where((keys == key)[None, :], weights, 0.0), 1)
-            value = tl.sum(tl.where((keys == key)[:, None] & wrong, values.to(tl.float32), 0.0), 0)
-            sees = tl.max(((keys == key)[None, :] & inside).to(tl.int32), 1) > 0
-            reached = sees[:, None] & not_finite(value)[None, :]
-            accumulator = tl.where(reached, accumulator + weight[:, None] * value[None, :], accumulator)
-    return accumulator
-
-
-@triton.jit
 def attend(
     accumulator, lanes, maximum, q, k, v, positions, keys, k_length, window, c, cap_factor, cap,
     TILE: tl.constexpr, MASKED: tl.constexpr, CAREFUL: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
@@ -85,6 +62,7 @@ def attend(
     only where this is CAREFUL."""
     scores = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=tl.float32)
     scores, _ = capped(scores, cap_factor, cap, SOFTCAP)
+    inside = None
     if MASKED:
         inside = seen(positions, keys, k_length, window, CAUSAL, WINDOWED)
         scores = tl.where(inside, scores, float("-inf"))
@@ -95,13 +73,7 @@ def attend(
     weights = power_of_two(tl.fma(scores, tl.zeros_like(scores) + c, (0.0 - level)[:, None]), EXACT)
     lanes = tl.fma(lanes, shrink[:, None], fold(weights, TILE, 64, 3))
     accumulator = accumulator * shrink[:, None]
-    stored = weights.to(v.dtype)
-    if CAREFUL:
-        clean = tl.where(not_finite(v), tl.zeros_like(v), v)
-        accumulator = tl.dot(stored, clean, accumulator, input_precision="ieee", out_dtype=tl.float32)
-        accumulator = add_what_is_not_finite(accumulator, stored.to(tl.float32), inside, v)
-    else:
-        accumulator = tl.dot(stored, v, accumulator, input_precision="ieee", out_dtype=tl.float32)
+    accumulator = add_product(accumulator, weights.to(v.dtype), inside, v, 64, CAREFUL)
     return accumulator, lanes, raised
 
 

@@ -234,10 +234,11 @@ def marked(ids_M: Tensor, ignore_index: int) -> Tensor:
     return ids_M.masked_fill(ids_M == ignore_index, -1).int()
 
 
-def forced_launch() -> VocabularyLaunch | None:
-    """The launch that a checker forces on every call, if it is one of this room's."""
+def forced_launch(described: bool) -> VocabularyLaunch | None:
+    """The launch that a checker forces on every call that it can serve, as `matmul` has it."""
     launch = forced("launch")
-    return launch if isinstance(launch, VocabularyLaunch) else None
+    serves = isinstance(launch, VocabularyLaunch) and (described or launch.loads != "tma")
+    return launch if serves else None
 
 
 def select(rows: int, *, float32: bool, described: bool) -> VocabularyLaunch:
@@ -257,7 +258,7 @@ def launch_tiles(
     (m, k), v = hidden.shape, weight.shape[0]
     operands = [each for each in (hidden, weight, dz) if each is not None]
     described = hidden.dtype != torch.float32 and all(described_layout(each) is False for each in operands)
-    launch = launch or forced_launch() or select(m, float32=hidden.dtype == torch.float32, described=described)
+    launch = launch or forced_launch(described) or select(m, float32=hidden.dtype == torch.float32, described=described)
     if launch.loads == "tma" and not described:
         raise ValueError(f"selected_logprob: {launch} takes 16-bit operands in rows aligned to 16 bytes only")
     tiles = triton.cdiv(m, launch.tile_m) * triton.cdiv(v, BLOCK)
