@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.numerics.exactly import inverse_root
 from samebits.ops.arguments import check_equal, check_tensors, choose_backend
 from samebits.ops.attention.cache import Cache, DenseCache, PagedCache
 from samebits.ops.attention.forms import Rule, Sequences
@@ -75,7 +76,7 @@ def _rule(q: Tensor, causal: bool, scale: float | None, window: int | None, soft
     head = q.shape[-1]
     if not 0 < head <= LONGEST_HEAD or head % HEAD_MULTIPLE:
         raise ValueError(f"attention: head size is {head}; allowed: a multiple of 8 up to {LONGEST_HEAD}")
-    scale = head**-0.5 if scale is None else scale
+    scale = inverse_root(head) if scale is None else scale
     if not 0.0 < scale < math.inf:
         raise ValueError(f"attention: scale is {scale}; allowed: finite, above 0")
     if window is not None and window < 1:
