@@ -244,7 +244,7 @@ def call(*tensors: Tensor, **changed: Any) -> Tensor:
 
 
 BAD = {
-    "step": (lambda: call(step=0), "adamw_: step is 0; allowed: a whole number, at least 1"),
+    "step": (lambda: call(step=0), r"adamw_: step is 0; allowed: a whole number, 1 to 2\^63 - 1"),
     "step not whole": (lambda: call(step=1.5), "step is 1.5; allowed: a whole number"),
     "lr": (lambda: call(lr=-1.0), "lr is -1.0; allowed: finite, at least 0"),
     "lr tensor": (lambda: call(lr=torch.tensor(0.1)), "lr is a Tensor; allowed: a number"),

@@ -277,7 +277,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "heads": (lambda: attention(Q[:, :, :3], K, V), "q has 3 heads, k has 2; allowed: a multiple of those of k"),
     "k and v": (lambda: attention(Q, K, V[:, :3]), r"k has shape \(2, 4, 2, 8\), v has \(2, 3, 2, 8\)"),
     "batches": (lambda: attention(Q[:1], K, V), "the batch of q is 1, that of k is 2; they must agree"),
-    "window": (lambda: attention(Q, K, V, window=0), "window is 0; allowed: at least 1, or None"),
+    "window": (lambda: attention(Q, K, V, window=0), r"window is 0; allowed: a whole number, 1 to 2\^30, or None"),
     "scale": (lambda: attention(Q, K, V, scale=0.0), "scale is 0.0; allowed: finite, above 0"),
     "softcap": (lambda: attention(Q, K, V, softcap=-1.0), "softcap is -1.0; allowed: finite, above 0, or None"),
     "wrong device": (lambda: attention(Q, K, V, backend="triton"), "backend='triton' takes tensors on 'cuda'"),
@@ -308,7 +308,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "page size": (lambda: PagedCache.empty([[0]], 2, 8, pages=1, page_size=24), "page size is 24; allowed: a multiple"),
     "page": (lambda: PagedCache.empty([[0, 5]], 2, 8, pages=2), r"tables\[0\] names page 5; allowed: 0 to 1"),
-    "cache length": (lambda: DenseCache(K, V, [1, 5]), r"lengths\[1\] is 5; allowed: 0 to 4, the cache's capacity"),
+    "cache length": (lambda: DenseCache(K, V, [1, 5]), r"lengths\[1\] is 5; allowed: 0 to 4, the capacity of the cache"),
 }  # fmt: skip
 
 

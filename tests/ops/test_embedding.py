@@ -159,7 +159,7 @@ BAD = {
         r"weight has shape \(4, 0\); allowed: axes of at least 1",
     ),
     "integers": (lambda: embedding(IDS, TABLE.int()), "weight has dtype int32; allowed with backend='cpu'"),
-    "padding": (lambda: embedding(IDS, TABLE, 4), "padding_idx is 4; allowed: None, -4 to 3"),
+    "padding": (lambda: embedding(IDS, TABLE, 4), "padding_idx is 4; allowed: a whole number, -4 to 3, or None"),
     "other device": (
         lambda: embedding(IDS, TABLE, backend="triton"),
         "backend='triton' takes tensors on 'cuda', got one on 'cpu'",

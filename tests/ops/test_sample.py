@@ -163,7 +163,7 @@ def test_compiled_equals_eager() -> None:
 
 ROWS = torch.zeros(2, 3)
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "seed": ({"seed": -1}, r"sample: seed is -1; allowed: 0 to 2\^64 - 1"),
+    "seed": ({"seed": -1}, r"sample: seed is -1; allowed: a whole number, 0 to 2\^64 - 1"),
     "temperature": ({"temperature": -1.0}, "sample: temperature is -1 in row 0; allowed: 0, or finite and at least"),
     "tiny temperature": ({"temperature": 1e-9}, "temperature is 9.99999972e-10 in row 0"),
     "one temperature": ({"temperature": torch.tensor([1.0, torch.nan])}, "temperature is nan in row 1"),

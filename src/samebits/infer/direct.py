@@ -14,6 +14,7 @@ from torch import Tensor
 
 from samebits.infer.pages import LayerCache
 from samebits.model.model import Model, Operators
+from samebits.numerics.exactly import inverse_root
 from samebits.ops.attention import cpu_kernel as attention_kernel
 from samebits.ops.attention.forms import Rule
 from samebits.ops.matmul.cpu_kernel import gemm
@@ -37,7 +38,7 @@ def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 @cache
 def rule_of(head: int) -> Rule:
-    return Rule(causal=True, window=0, scale=head**-0.5, softcap=0.0)
+    return Rule(causal=True, window=0, scale=inverse_root(head), softcap=0.0)
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Sequence[int], cache: LayerCache) -> Tensor:

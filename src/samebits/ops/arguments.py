@@ -5,12 +5,17 @@ Knows no operator but the name it is given."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BACKEND_OF_DEVICE = {"cpu": "cpu", "cuda": "triton"}
+
+
+# What a kernel's 64-bit numbers can hold. ctypes and the dispatcher cut off what is beyond, without a word.
+SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**63 - 1
 
 
 def short(dtype: torch.dtype) -> str:
@@ -65,6 +70,28 @@ def check_tensors(operator: str, backend: str, tensors: Mapping[str, Tensor | No
 def check_dimensions(operator: str, name: str, tensor: Tensor, count: int) -> None:
     if tensor.dim() != count:
         raise ValueError(f"{operator}: {name} has shape {tuple(tensor.shape)}; allowed: {count} dimensions")
+
+
+def check_integer(
+    operator: str, name: str, value: object, least: int = SMALLEST_INTEGER, most: int = LARGEST_INTEGER,
+    *, optional: bool = False,
+) -> int:  # fmt: skip
+    """A whole number that the kernel can take, as Python's own. `optional` is for the message: None is allowed too."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
+        allowed = f"a whole number, {_border(least)} to {_border(most)}{', or None' if optional else ''}"
+        raise ValueError(f"{operator}: {name} is {value!r:.60}; allowed: {allowed}")
+    return int(value)
+
+
+def _border(number: int) -> str:
+    """Large borders as they are known: 2^31 - 1 rather than ten digits."""
+    size = abs(number).bit_length()
+    if size < 20:
+        return str(number)
+    sign = "-" if number < 0 else ""
+    if abs(number) == 2 ** (size - 1):
+        return f"{sign}2^{size - 1}"
+    return f"{sign}2^{size} - 1" if abs(number) == 2**size - 1 and number > 0 else str(number)
 
 
 def check_equal(operator: str, left: str, left_size: int, right: str, right_size: int) -> None:

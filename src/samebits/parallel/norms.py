@@ -13,6 +13,7 @@ from torch import Tensor
 from samebits.ops.arguments import choose_backend
 from samebits.ops.backends import kernel_module
 from samebits.ops.grad_norm.reference import LANES, PIECE
+from samebits.ops.roots import square_root
 from samebits.parallel.collectives import gather
 from samebits.parallel.layout import Ownership
 from samebits.parallel.world import Group
@@ -44,4 +45,4 @@ def norm_of(sums: Tensor, ownership: Ownership, names: Collection[str] | None = 
     while len(lanes) > 1:
         half = len(lanes) // 2
         lanes = lanes[:half] + lanes[half:]
-    return lanes[0].sqrt()
+    return square_root(lanes[0])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from samebits import ops
 from samebits.ops.accumulation import Spans, Sums, resumed
-from samebits.ops.arguments import check_dimensions, check_equal, check_tensors, choose_backend, short
+from samebits.ops.arguments import check_dimensions, check_equal, check_integer, check_tensors, choose_backend, short
 from samebits.ops.cross_entropy import REDUCTIONS
 from samebits.ops.cross_entropy.reference import factor_of, total_and_mean
 from samebits.ops.embedding import NONE, embedding_gradient_
@@ -146,6 +146,7 @@ def _checked(
     hidden_MK, ids_M, backend = check_rows(operator, hidden, stand_in, tokens, ids, None)
     _check_piece(operator, weight, cuts, group)
     check_blocks(operator, cuts)
+    check_integer(operator, "ignore_index", ignore_index)
     check_vocabulary(operator, ids_M, ignore_index, cuts[-1])
     return hidden_MK, ids_M, backend
 

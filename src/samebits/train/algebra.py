@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from samebits.numerics.exactly import cosine
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
@@ -99,7 +101,7 @@ def learning_rate(step: int, *, peak: float, warmup: int, steps: int, floor_rati
     if step <= warmup:
         return peak * step / warmup
     floor = peak * floor_ratio
-    return floor + (peak - floor) * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+    return floor + (peak - floor) * (1 + cosine(math.pi * (step - warmup) / (steps - warmup))) / 2
 
 
 def parameters(architecture: Architecture) -> int:

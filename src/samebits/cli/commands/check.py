@@ -11,6 +11,7 @@ from rich.text import Text
 from samebits.checker import OPERATORS, Plan, Selection, execute, plan
 from samebits.checker.environment import environment
 from samebits.checker.model import check_model
+from samebits.cli.commands.check_portable import check_portable
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
 from samebits.records.report import Finding, Report, Verdict
 
@@ -30,6 +31,11 @@ def check(
     ] = None,
     stock: Annotated[bool, typer.Option("--stock", help="Judge the model without invariant mode.")] = False,
     chain: Annotated[bool, typer.Option("--chain", help="All operators in a chain: thousands of tokens.")] = False,
+    portable: Annotated[bool, typer.Option("--portable", help="Replay the goldens that every machine gives.")] = False,
+    instruction_set: Annotated[
+        str | None, typer.Option(help="With --portable: the CPU's, e.g. baseline or avx2. Default: the widest.")
+    ] = None,
+    record: Annotated[bool, typer.Option("--record", help="With --portable: write the goldens anew.")] = False,
     as_json: Json = False,
 ) -> None:
     """Judge a room by its contract, a function by the door it is like, or a model. All but accuracy is bitwise.
@@ -37,7 +43,13 @@ def check(
     Examples: [bold]samebits check matmul rmsnorm --backend cpu[/bold], or
     [bold]samebits check torch.nn.functional.linear --promise batch[/bold], or
     [bold]samebits check examples.my_kernel:kahan --like matmul[/bold], or
-    [bold]samebits check --model smollm2 --promise batch[/bold]"""
+    [bold]samebits check --model smollm2 --promise batch[/bold], or
+    [bold]samebits check --portable --backend triton[/bold]"""
+    if portable:
+        others = (targets, all_rooms, promise, like, format, shape, recipe, seed, model, stock, chain)
+        check_portable(backend or "cpu", instruction_set, record, as_json, others)
+    if record or instruction_set is not None:
+        raise ValueError("check: --record and --instruction-set are about the portable goldens; say --portable too")
     if model is not None:
         _refuse_mixture(targets, all_rooms, like, shape, recipe, seed, chain)
         _check_model(model, promise, backend, format, stock, as_json)

@@ -122,6 +122,16 @@ SAMEBITS_EXPORT int32_t SAMEBITS_NAME(elementary)(int32_t function, const float*
     });
 }
 
+// out[i] = the square root of in[i], rounded once: an instruction of every processor. in and out may be the same array.
+SAMEBITS_EXPORT int32_t SAMEBITS_NAME(square_root)(const float* in, float* out, int64_t count, int32_t threads) {
+    return guarded([&] {
+        parallel_for(blocks_of(count), threads, [&](int64_t block) {
+            const int64_t stop = std::min(count, (block + 1) * BLOCK);
+            for (int64_t i = block * BLOCK; i < stop; ++i) out[i] = std::sqrt(in[i]);
+        });
+    });
+}
+
 // The largest error over `count` consecutive bit patterns, and the first input that has it.
 SAMEBITS_EXPORT int32_t SAMEBITS_NAME(elementary_worst)(int32_t function, uint32_t first_pattern, int64_t count,
                                                         double* worst_ulp, uint32_t* worst_input, int32_t threads) {

@@ -9,15 +9,14 @@ import math
 import torch
 from torch import Tensor
 
-from samebits.ops.arguments import DTYPES, short
+from samebits.ops.arguments import DTYPES, check_integer, short
 
 # The smallest normal float32: a smaller eps could not keep a zero second moment from dividing by zero.
 SMALLEST_EPS = 2.0**-126
 
 
 def check_step(step: int) -> None:
-    if isinstance(step, bool) or not isinstance(step, int) or step < 1:
-        raise ValueError(f"adamw_: step is {step!r}; allowed: a whole number, at least 1")
+    check_integer("adamw_", "step", step, 1)
 
 
 def check_numbers(operator: str, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.ops.arguments import check_equal, check_tensors, choose_backend
+from samebits.numerics.exactly import inverse_root
+from samebits.ops.arguments import check_equal, check_integer, check_tensors, choose_backend
 from samebits.ops.attention.cache import Cache, DenseCache, PagedCache
 from samebits.ops.attention.forms import Rule, Sequences
 from samebits.ops.attention.layout import Numbers, Spread, dense, flat, packed, padded
@@ -24,6 +25,8 @@ __all__ = ["DenseCache", "PagedCache", "attention"]
 
 LONGEST_HEAD = 256
 HEAD_MULTIPLE = 8
+# Wider than any sequence; a position and it together stay within the 32 bits that a kernel counts in.
+WIDEST_WINDOW = 2**30
 LN_2 = 0.6931471805599453
 
 
@@ -75,14 +78,13 @@ def _rule(q: Tensor, causal: bool, scale: float | None, window: int | None, soft
     head = q.shape[-1]
     if not 0 < head <= LONGEST_HEAD or head % HEAD_MULTIPLE:
         raise ValueError(f"attention: head size is {head}; allowed: a multiple of 8 up to {LONGEST_HEAD}")
-    scale = head**-0.5 if scale is None else scale
+    scale = inverse_root(head) if scale is None else scale
     if not 0.0 < scale < math.inf:
         raise ValueError(f"attention: scale is {scale}; allowed: finite, above 0")
-    if window is not None and window < 1:
-        raise ValueError(f"attention: window is {window}; allowed: at least 1, or None")
+    window = 0 if window is None else check_integer("attention", "window", window, 1, WIDEST_WINDOW, optional=True)
     if softcap is not None and not 0.0 < softcap < math.inf:
         raise ValueError(f"attention: softcap is {softcap}; allowed: finite, above 0, or None")
-    return Rule(causal=causal, window=window or 0, scale=scale, softcap=softcap or 0.0)
+    return Rule(causal=causal, window=window, scale=scale, softcap=softcap or 0.0)
 
 
 def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:

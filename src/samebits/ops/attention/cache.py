@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.ops.arguments import check_dimensions, check_equal
+from samebits.ops.arguments import check_dimensions, check_equal, check_integer
 from samebits.ops.attention.layout import Spread, dense, flat, packed, padded
 
 # A block of keys is read in pieces of this many, each within one page.
@@ -26,7 +26,8 @@ class Cache(ABC):
     k: Tensor
     v: Tensor
     lengths: list[int]
-    """Keys held of each sequence. Known on the host, so that a full cache is noticed without asking the device."""
+    """Keys held of each sequence. Known on the host, so that a full cache is noticed without asking the device. May be
+    set, to forget the last keys of a sequence say: whenever the cache is used they are checked against its storage."""
 
     @property
     @abstractmethod
@@ -64,6 +65,7 @@ class Cache(ABC):
 
     def append_spread(self, k_THD: Tensor, v_THD: Tensor, spread: Spread) -> None:
         """The same, with the rows of the new keys already known."""
+        self._check()
         starts, counts = spread.start.tolist(), spread.length.tolist()
         check_equal("attention", "the number of sequences", len(counts), "that of the cache", len(self.lengths))
         if k_THD.shape[1:] != self.k.shape[2:]:
@@ -88,6 +90,7 @@ class Cache(ABC):
 
     def spread(self) -> Spread:
         """Every sequence's keys in the flat storage; the starts mean nothing where there are pages."""
+        self._check()
         starts = [0 if self.pages is not None else n * self.k.shape[1] for n in range(len(self.lengths))]
         tables = (torch.tensor(each, dtype=torch.int64).to(self.k.device) for each in (starts, self.lengths))
         start, length = tables
@@ -101,12 +104,23 @@ class Cache(ABC):
     def page_size(self) -> int:
         return 0
 
+    def _check(self) -> None:
+        """That no kernel can be sent outside the storage: all of it may have been set since the cache was made."""
+        _check_storage(self.k, self.v)
+        rooms = self.capacity
+        check_equal("attention", "the number of lengths", len(self.lengths), "that of sequences", len(rooms))
+        for n, (length, room) in enumerate(zip(self.lengths, rooms, strict=True)):
+            if type(length) is not int or not 0 <= length <= room:
+                raise ValueError(
+                    f"attention: lengths[{n}] is {length!r:.60}; allowed: 0 to {room}, the capacity of the cache"
+                )
+
     @abstractmethod
     def _check_writing(self, grown: list[int]) -> None:
         """Raise where an append would write what another sequence reads."""
 
 
-def _check_storage(k: Tensor, v: Tensor, lengths: list[int], sequences: int) -> None:
+def _check_storage(k: Tensor, v: Tensor) -> None:
     check_dimensions("attention", "the cache's k", k, 4)
     if k.shape != v.shape or k.dtype != v.dtype or k.device != v.device:
         raise ValueError(
@@ -115,7 +129,6 @@ def _check_storage(k: Tensor, v: Tensor, lengths: list[int], sequences: int) -> 
         )
     if not (k.is_contiguous() and v.is_contiguous()):
         raise ValueError(f"attention: the cache's k has strides {k.stride()}, v {v.stride()}; allowed: contiguous")
-    check_equal("attention", "the number of lengths", len(lengths), "that of sequences", sequences)
 
 
 class DenseCache(Cache):
@@ -123,13 +136,9 @@ class DenseCache(Cache):
 
     def __init__(self, k: Tensor, v: Tensor, lengths: Sequence[int] | None = None) -> None:
         self.k, self.v = k, v
+        _check_storage(k, v)
         self.lengths = [0] * k.shape[0] if lengths is None else list(lengths)
-        _check_storage(k, v, self.lengths, k.shape[0])
-        for n, length in enumerate(self.lengths):
-            if not 0 <= length <= k.shape[1]:
-                raise ValueError(
-                    f"attention: lengths[{n}] is {length}; allowed: 0 to {k.shape[1]}, the cache's capacity"
-                )
+        self._check()
 
     @classmethod
     def empty(cls, batch: int, capacity: int, key_heads: int, head: int, *, dtype: torch.dtype = torch.float32,
@@ -140,7 +149,7 @@ class DenseCache(Cache):
 
     @property
     def capacity(self) -> list[int]:
-        return [self.k.shape[1]] * len(self.lengths)
+        return [self.k.shape[1]] * self.k.shape[0]
 
     def places(self, sequence: int, first: int, stop: int) -> np.ndarray:
         return np.arange(first, stop) + sequence * self.k.shape[1]
@@ -156,21 +165,15 @@ class PagedCache(Cache):
         self, k: Tensor, v: Tensor, tables: Sequence[Sequence[int]], lengths: Sequence[int] | None = None
     ) -> None:
         self.k, self.v = k, v
-        self.tables = [list(table) for table in tables]
-        self.lengths = [0] * len(self.tables) if lengths is None else list(lengths)
-        _check_storage(k, v, self.lengths, len(self.tables))
-        if k.shape[1] % PAGE_MULTIPLE or k.shape[1] == 0:
-            raise ValueError(f"attention: page size is {k.shape[1]}; allowed: a multiple of {PAGE_MULTIPLE}")
-        for n, (table, length) in enumerate(zip(self.tables, self.lengths, strict=True)):
-            for page in table:
-                if not 0 <= page < k.shape[0]:
-                    raise ValueError(f"attention: tables[{n}] names page {page}; allowed: 0 to {k.shape[0] - 1}")
-            if not 0 <= length <= len(table) * k.shape[1]:
-                room = len(table) * k.shape[1]
-                raise ValueError(f"attention: lengths[{n}] is {length}; allowed: 0 to {room}, the room of its pages")
-        self._readers = Counter(page for table in self.tables for page in set(table))
-        longest = max((len(table) for table in self.tables), default=0)
-        rows = [table + [0] * (max(longest, 1) - len(table)) for table in self.tables]
+        self._tables = tuple(
+            tuple(check_integer("attention", f"a page of tables[{n}]", page, 0, 2**31 - 1) for page in table)
+            for n, table in enumerate(tables)
+        )
+        self.lengths = [0] * len(self._tables) if lengths is None else list(lengths)
+        self._check()
+        self._readers = Counter(page for table in self._tables for page in set(table))
+        longest = max((len(table) for table in self._tables), default=0)
+        rows = [[*table, *[0] * (max(longest, 1) - len(table))] for table in self._tables]
         self._pages = torch.tensor(rows, dtype=torch.int32).reshape(len(rows), max(longest, 1)).to(k.device)
 
     @classmethod
@@ -182,11 +185,17 @@ class PagedCache(Cache):
 
     @property
     def capacity(self) -> list[int]:
-        return [len(table) * self.page_size for table in self.tables]
+        return [len(table) * self.page_size for table in self._tables]
+
+    @property
+    def tables(self) -> tuple[tuple[int, ...], ...]:
+        """The pages of each sequence, in order. Another table is another cache, of the same storage."""
+        return self._tables
 
     @property
     def pages(self) -> Tensor:
-        return self._pages
+        """A copy: what is written into it afterwards leads no kernel anywhere."""
+        return self._pages.clone()
 
     @property
     def page_size(self) -> int:
@@ -194,11 +203,20 @@ class PagedCache(Cache):
 
     def places(self, sequence: int, first: int, stop: int) -> np.ndarray:
         keys = np.arange(first, stop)
-        table = np.asarray(self.tables[sequence], dtype=np.int64)
+        table = np.asarray(self._tables[sequence], dtype=np.int64)
         return table[keys // self.page_size] * self.page_size + keys % self.page_size
 
+    def _check(self) -> None:
+        super()._check()
+        if self.page_size % PAGE_MULTIPLE or self.page_size == 0:
+            raise ValueError(f"attention: page size is {self.page_size}; allowed: a multiple of {PAGE_MULTIPLE}")
+        pages = self.k.shape[0]
+        for n, table in enumerate(self._tables):
+            if max(table, default=-1) >= pages:
+                raise ValueError(f"attention: tables[{n}] names page {max(table)}; allowed: 0 to {pages - 1}")
+
     def _check_writing(self, grown: list[int]) -> None:
-        for n, table in enumerate(self.tables):
+        for n, table in enumerate(self._tables):
             if grown[n] == self.lengths[n]:
                 continue
             for page in table[self.lengths[n] // self.page_size : (grown[n] - 1) // self.page_size + 1]:

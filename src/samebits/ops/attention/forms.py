@@ -11,7 +11,6 @@ no sequence hold 0 in out and in the gradients and +inf in lse2. backward has no
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +20,8 @@ from torch import Tensor
 BLOCK_KEYS = 64
 # Decides bits: partial sums of a row's weights; a block's 64 weights are folded by halves down to these.
 WEIGHT_LANES = 8
+# The logarithm of e to the base 2 in float64, written down: a C library need not round it like this.
+LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +71,7 @@ class Rule:
     @property
     def exponent_factor(self) -> float:
         """c: weights are 2^(c z - maximum); a float32."""
-        return float(np.float32(math.log2(math.e) if self.softcap else self.scale * math.log2(math.e)))
+        return float(np.float32(LOG2_E if self.softcap else self.scale * LOG2_E))
 
     @property
     def gradient_factor(self) -> float:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from samebits.ops.arguments import check_dimensions, check_equal
+from samebits.ops.arguments import check_dimensions, check_equal, check_integer
 
 PADDINGS = ("left", "right")
 Numbers = Tensor | Sequence[int]
@@ -77,7 +77,10 @@ def packed(name: str, tensor: Tensor, boundaries: Numbers) -> Spread:
 
 
 def _tensor(name: str, numbers: Numbers, device: torch.device) -> Tensor:
-    given = numbers if isinstance(numbers, Tensor) else torch.tensor(list(numbers), dtype=torch.int64)
+    if not isinstance(numbers, Tensor):
+        numbers = [check_integer("attention", f"{name}[{n}]", number) for n, number in enumerate(numbers)]
+        return torch.tensor(numbers, dtype=torch.int64).to(device)
+    given = numbers
     if given.dtype not in (torch.int32, torch.int64) or given.dim() != 1:
         raise ValueError(
             f"attention: {name} has dtype {str(given.dtype).removeprefix('torch.')} and shape {tuple(given.shape)};"

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from samebits.ops.arguments import check_integer
 from samebits.ops.cross_entropy.reference import factor_of, total_and_mean
 from samebits.ops.logprob import check_rows, check_vocabulary, forward, statistic_dtype
 from samebits.ops.logprob.gradients import Selection
@@ -30,6 +31,7 @@ def cross_entropy(
     `denominator` divides the sum of a mean instead of the number of rows that are not ignored; without any such row the
     mean is NaN."""
     hidden_MK, targets_M, backend = check_rows("cross_entropy", hidden, weight, "targets", targets, backend)
+    ignore_index = check_integer("cross_entropy", "ignore_index", ignore_index)
     if reduction not in REDUCTIONS:
         raise ValueError(f"cross_entropy: reduction is {reduction!r}; allowed: {', '.join(REDUCTIONS)}")
     if denominator is not None and reduction != "mean":

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.ops.arguments import check_tensors, choose_backend, short
+from samebits.ops.arguments import check_integer, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
 from samebits.ops.distill_loss.reference import STATISTICS
 from samebits.ops.matmul import matmul
@@ -37,6 +37,7 @@ def distill_loss(
     A row of +inf, of NaN, or of -inf alone gives NaN, in itself only."""
     backend = _check(student_logits, teacher_logits, targets, backend)
     _check_numbers(temperature, alpha, reduction, denominator, targets)
+    ignore_index = check_integer("distill_loss", "ignore_index", ignore_index)
     width = student_logits.shape[-1]
     targets_M = None if targets is None else targets.reshape(-1).long()
     losses, _ = call(

@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.ops.arguments import check_accumulator, check_dimensions, check_tensors, choose_backend, short
+from samebits.ops.arguments import (
+    check_accumulator,
+    check_dimensions,
+    check_integer,
+    check_tensors,
+    choose_backend,
+    short,
+)
 from samebits.ops.backends import kernel_module
 from samebits.ops.registering import call, register
 
@@ -67,9 +74,7 @@ def _padding(operator: str, padding_idx: int | None, vocabulary: int) -> int:
     """Counted from the end where negative, as torch does."""
     if padding_idx is None:
         return NONE
-    if not -vocabulary <= padding_idx < vocabulary:
-        raise ValueError(f"{operator}: padding_idx is {padding_idx}; allowed: None, {-vocabulary} to {vocabulary - 1}")
-    return padding_idx % vocabulary
+    return check_integer(operator, "padding_idx", padding_idx, -vocabulary, vocabulary - 1, optional=True) % vocabulary
 
 
 def _inside(operator: str, ids: Tensor, vocabulary: int) -> Tensor:

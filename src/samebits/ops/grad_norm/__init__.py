@@ -16,6 +16,7 @@ from torch import Tensor
 from samebits.ops.arguments import DTYPES, choose_backend, short
 from samebits.ops.backends import kernel_module
 from samebits.ops.registering import register
+from samebits.ops.roots import square_root
 
 
 def grad_norm(tensors: Iterable[Tensor], *, error_if_nonfinite: bool = False, backend: str | None = None) -> Tensor:
@@ -103,8 +104,7 @@ def _square_sum(tensors: Sequence[Tensor], backend: str) -> Tensor:
 
 
 def _norm(tensors: Sequence[Tensor], backend: str) -> Tensor:
-    # torch's square root of float32 is the IEEE one on every device; within an operator no compiler can replace it.
-    return _square_sum(tensors, backend).sqrt()
+    return square_root(_square_sum(tensors, backend), backend)
 
 
 def _number_fake(tensors: Sequence[Tensor], backend: str) -> Tensor:

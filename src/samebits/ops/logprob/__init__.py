@@ -16,6 +16,7 @@ from samebits.ops.arguments import (
     check_accumulator,
     check_dimensions,
     check_equal,
+    check_integer,
     check_tensors,
     choose_backend,
     short,
@@ -31,6 +32,7 @@ def selected_logprob(
 
     A row whose logits hold a NaN or +inf, or nothing but -inf, gives NaN."""
     hidden_MK, ids_M, backend = check_rows("selected_logprob", hidden, weight, "ids", ids, backend)
+    ignore_index = check_integer("selected_logprob", "ignore_index", ignore_index)
     logprob_M, _ = call("selected_logprob", hidden_MK, weight, ids_M, ignore_index, backend)
     return logprob_M.reshape(ids.shape)  # type: ignore[no-any-return]
 
@@ -45,6 +47,7 @@ def selected_logprob_weight_gradient_(
     16 (matrix units)."""
     name = "selected_logprob_weight_gradient_"
     hidden_MK, ids_M, backend = check_rows(name, hidden, weight, "ids", ids, backend)
+    ignore_index = check_integer(name, "ignore_index", ignore_index)
     if hidden.dtype == torch.float64:
         raise ValueError(f"{name}: hidden has dtype float64; allowed: float32, bfloat16, float16")
     if dlogprob.shape != ids.shape or dlogprob.dtype != torch.float32:

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from samebits.ops.arguments import check_dimensions, check_tensors, choose_backend, short
+from samebits.ops.arguments import check_dimensions, check_integer, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
 from samebits.ops.registering import call, register
 
@@ -41,8 +41,7 @@ def sample(
     check_dimensions("sample", "logits", logits, 2)
     if logits.shape[1] == 0:
         raise ValueError(f"sample: logits has shape {tuple(logits.shape)}; allowed: a last axis of at least 1")
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"sample: seed is {seed}; allowed: 0 to 2^64 - 1")
+    seed = check_integer("sample", "seed", seed, 0, 2**64 - 1)
     given = (
         _of_rows("requests", requests, logits, torch.int64),
         _of_rows("positions", positions, logits, torch.int64),
@@ -60,6 +59,7 @@ def _of_rows(name: str, value: float | Tensor, logits: Tensor, dtype: torch.dtyp
     """One number a row, in the dtype that kernels read."""
     rows = logits.shape[0]
     if not isinstance(value, Tensor):
+        value = check_integer("sample", name, value) if dtype == torch.int64 else value
         return torch.full((rows,), value, dtype=dtype, device=logits.device)
     allowed = (torch.int64, torch.int32) if dtype == torch.int64 else (torch.float32,)
     if value.dtype not in allowed:

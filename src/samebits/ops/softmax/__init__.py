@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.ops.arguments import check_tensors, choose_backend, short
+from samebits.ops.arguments import check_integer, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
 from samebits.ops.registering import call, register
 
@@ -34,6 +34,7 @@ def _over_axis(
     dtype = x.dtype if dtype is None else dtype
     if dtype not in (x.dtype, torch.float32):
         raise ValueError(f"{operator}: dtype is {dtype} for x of {short(x.dtype)}; allowed: x's own, torch.float32")
+    dim = check_integer(operator, "dim", dim)
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"{operator}: dim is {dim}, x has shape {tuple(x.shape)}; allowed: one of its axes")
     if x.shape[dim] == 0:
