@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.invariant.conftest import Make, ids_of, in_parts, make, padded
+from tests.invariant.families import judge
+from tests.invariant.test_attention import NAME, beside_noise, run, sequence
 from tests.invariant.test_places import OPERATIONS, dependent_on_place
 from torch import Tensor, nn
 
@@ -57,3 +59,33 @@ def test_a_values_bits_do_not_depend_on_its_place(dtype: torch.dtype) -> None:
     """Off the CPU invariant mode leaves elementwise functions to torch: there must be one form of each."""
     found = {name: dependent_on_place(each, dtype, invariant_mode, "cuda") for name, each in ONE_FORM.items()}
     assert not {name: places for name, places in found.items() if places}
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["float32", "bfloat16", "float16"]
+)
+def test_attention_is_the_same_alone_and_padded(dtype: torch.dtype) -> None:
+    """scaled_dot_product_attention itself, with gradients; backward runs in a thread of torch's own there."""
+    parts = [each.cuda() for each in sequence(dtype, length=37)]
+    with invariant_mode() as mode:
+        alone = run(*parts, is_causal=True)
+        for before, after in ((0, 5), (7, 0), (70, 3)):
+            total = before + 37 + after
+            seen = torch.ones(total, total, dtype=torch.bool, device="cuda").tril()
+            seen &= torch.arange(total, device="cuda") >= before
+            whole = run(*beside_noise(parts, before, after), attn_mask=seen)
+            assert all(same_bits(a[0], b[1, :, before : before + 37]) for a, b in zip(alone, whole, strict=True))
+    assert mode.routed[NAME] == 4 and not mode.unvouched
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "bert", "t5"])
+def test_default_models_keep_their_bits(name: str) -> None:
+    """No word about attention: whatever transformers picks on the GPU."""
+    assert not {form: names for form, names in judge(name, torch.float32, "cuda").items() if names}
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_default_models_keep_their_logits_in_16_bits(name: str) -> None:
+    """Weight gradients under padding on the left are not promised there: a chain takes 16 rows at a time."""
+    found = judge(name, torch.bfloat16, "cuda")
+    assert not {form: names for form, names in found.items() if {"logits", "input"} & set(names)}

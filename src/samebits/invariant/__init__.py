@@ -1,6 +1,7 @@
 """The door of invariant mode: `invariant_mode`, under which a model that nobody here wrote keeps its bits.
 
 mode.py          sees every aten operation, forward and backward, and decides
+whole.py         what must be caught before torch takes it apart: attention.py's scaled_dot_product_attention
 routed.py        the closed table of operations that samebits computes; its functions stand in
                  products.py, sums.py, losses.py and pointwise.py
 harmless.py      the closed table of operations that cannot change an order

@@ -19,13 +19,14 @@ from torch._C._dynamo.eval_frame import (
     set_code_exec_strategy,
 )
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from samebits.invariant.harmless import HARMLESS, HARMLESS_IF, HARMLESS_LIBRARIES, HARMLESS_OFF_CPU, tensors_in
 from samebits.invariant.place import place, shapes
 from samebits.invariant.refused import REASONS, UNKNOWN, InvariantError, RefusedError
 from samebits.invariant.resuming import Chains
 from samebits.invariant.routed import RESUMED, ROUTED, ROUTED_ON_CPU
+from samebits.invariant.whole import CATCHING, WHOLE, innermost_mode
 
 COMPILED = (
     "invariant_mode: a function of torch.compile would run past invariant_mode; call the function that was compiled "
@@ -45,6 +46,8 @@ def invariant_mode(*, strict: bool = True) -> InvariantMode:
 
 class InvariantMode(TorchDispatchMode):
     """One block of invariant mode, and what it saw."""
+
+    is_invariant_mode = True
 
     def __init__(self, *, strict: bool = True) -> None:
         if not isinstance(strict, bool):
@@ -73,11 +76,13 @@ class InvariantMode(TorchDispatchMode):
         hooks = saved_tensors_hooks(self._pack, self._unpack)
         hooks.__enter__()
         self._hooks.append(hooks)
+        CATCHING.start()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+        CATCHING.stop()
         self._hooks.pop().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -97,6 +102,8 @@ class InvariantMode(TorchDispatchMode):
         if func.namespace != "aten":
             known = func.namespace in HARMLESS_LIBRARIES
             return func(*args, **kwargs) if known else self._refuse(func, args, kwargs, UNKNOWN)
+        if name in WHOLE:
+            return self.run_whole(func, WHOLE[name], args, kwargs, self._taken_apart)
         if name in HARMLESS:
             return func(*args, **kwargs)
         if name in HARMLESS_IF and HARMLESS_IF[name](args, kwargs):
@@ -104,8 +111,7 @@ class InvariantMode(TorchDispatchMode):
         if _is_exact(func, args, kwargs):
             return func(*args, **kwargs)
         if name not in REASONS and func._can_decompose():
-            with _Reentered(self):
-                return func.decompose(*args, **kwargs)
+            return self._taken_apart(func, args, kwargs)
         route = _route(name, in_place, args, kwargs)
         if route is not None:
             return self._run(route, func, in_place, args, kwargs)
@@ -133,14 +139,34 @@ class InvariantMode(TorchDispatchMode):
             self._chains.remember(result, lambda accumulator: RESUMED[name](accumulator, *args))
         return result
 
+    def run_whole(self, func: Any, route: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+                  otherwise: Callable[..., Any]) -> Any:  # fmt: skip
+        """A compound operation that was caught before torch took it apart, which is what `otherwise` does."""
+        try:
+            result = route(*args, **kwargs)
+        except RefusedError as refused:
+            self._record(func, args, kwargs, str(refused))
+            return otherwise(func, args, kwargs)
+        self.routed[str(func)] += 1
+        return result
+
+    def _taken_apart(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a compound operation is made of is decided on one by one."""
+        with _Reentered(self):
+            return func.decompose(*args, **kwargs)
+
     def _refuse(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Any:
+        self._record(func, args, kwargs, why)
+        return func(*args, **kwargs)
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> None:
+        """Raises, or lists what runs as it is."""
         if self.strict:
             where = place()
             raise InvariantError(
                 f"invariant_mode: {func} of {shapes((args, kwargs))}{f' {where}' if where else ''} is refused: {why}"
             )
         self.unvouched[str(func)] += 1
-        return func(*args, **kwargs)
 
     def _pack(self, tensor: Tensor) -> tuple[Tensor, int]:
         return tensor, tensor._version
@@ -153,7 +179,7 @@ class InvariantMode(TorchDispatchMode):
                 f"a tensor of shape {list(tensor.shape)} that backward needs was modified in place: it is at version"
                 f" {tensor._version}, {version} was saved"
             )
-        if not any(isinstance(mode, InvariantMode) for mode in _get_current_dispatch_mode_stack()):
+        if innermost_mode() is None:
             if self.strict:
                 raise InvariantError(f"invariant_mode: {OUTSIDE}")
             self.unvouched["backward outside the block"] += 1

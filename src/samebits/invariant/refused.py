@@ -17,7 +17,10 @@ class RefusedError(Exception):
 
 UNKNOWN: Final = "no order is known for it; write it with routed operations, or use strict=False, which only lists it"
 
-_ATTENTION = 'its order depends on the batch and on lengths; load the model with attn_implementation="samebits"'
+_ATTENTION = "its order depends on the batch and on lengths; call torch.nn.functional.scaled_dot_product_attention"
+_FAST_PATH = (
+    "its order depends on the batch; torch.backends.mha.set_fastpath_enabled(False) gives the form that is kept"
+)
 _DROPOUT = "its random numbers depend on a value's place in the batch; use model.eval() or p=0"
 _RANDOM = "its random numbers depend on a value's place in the batch; draw them before the block"
 _ATOMIC = "it adds in the order of arrival; use samebits.ops.embedding, or an index without duplicates"
@@ -30,7 +33,7 @@ _TIES = "its answer among equal values depends on the sizes; use sort(stable=Tru
 REASONS: Final[dict[str, str]] = {
     **dict.fromkeys(
         (
-            "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_flash_attention_for_cpu",
             "_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention",
             "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention",
             "_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention",
@@ -40,6 +43,7 @@ REASONS: Final[dict[str, str]] = {
         ),
         _ATTENTION,
     ),
+    **dict.fromkeys(("_transformer_encoder_layer_fwd", "_native_multi_head_attention"), _FAST_PATH),
     **dict.fromkeys(
         (
             "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "normal_",

@@ -1,0 +1,73 @@
+"""Compound operations that must be caught whole, above autograd, before torch picks one of several ways through them.
+
+While a block of invariant mode is open anywhere in the process, torch's dispatcher calls `_caught` for them, whoever
+asks: Python, C++, TorchScript, a recomputation in backward. A thread without a mode gets torch's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from samebits.invariant.attention import scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from samebits.invariant.mode import InvariantMode
+
+WHOLE: Final[dict[str, Callable[..., Any]]] = {"scaled_dot_product_attention": scaled_dot_product_attention}
+"""Operation to what samebits computes in its place. In inference mode they reach `__torch_dispatch__` whole as well."""
+
+
+def innermost_mode() -> InvariantMode | None:
+    """The mode of this thread that decides, or None."""
+    for mode in reversed(_get_current_dispatch_mode_stack()):
+        if getattr(type(mode), "is_invariant_mode", False):
+            return cast("InvariantMode", mode)
+    return None
+
+
+class _Catching:
+    """The registrations, made by the first block that opens and taken back by the last that closes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = 0
+        self._library: Any = None
+
+    def start(self) -> None:
+        with self._lock:
+            self._open += 1
+            if self._open > 1:
+                return
+            self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+            for name in WHOLE:
+                for device in ("CPU", "CUDA"):
+                    self._library.impl(name, _caught(name), f"Autograd{device}")
+
+    def stop(self) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open == 0:
+                self._library._destroy()
+                self._library = None
+
+
+def _caught(name: str) -> Callable[..., Any]:
+    operation = getattr(torch.ops.aten, name).default
+
+    def as_torch_does(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return operation.decompose(*args, **kwargs)
+
+    def caught(*args: Any, **kwargs: Any) -> Any:
+        mode = innermost_mode()
+        if mode is None:
+            return as_torch_does(operation, args, kwargs)
+        return mode.run_whole(operation, WHOLE[name], args, kwargs, as_torch_does)
+
+    return caught
+
+
+CATCHING: Final = _Catching()
