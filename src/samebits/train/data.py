@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samebits.model.batch import ALIGNMENT, IGNORED
+from samebits.records.packages import needed
 from samebits.train.configuration import DataSection
 
 # Bytes as tokens, and the one that ends a document.
@@ -171,11 +172,9 @@ def _json_lines(path: Path, name: str) -> Iterator[str]:
 
 def _parquet(path: Path, name: str) -> Iterator[str]:
     # Loaded here: only this source needs it.
-    try:
+    with needed("data: source parquet"):
         import pyarrow  # type: ignore[import-untyped]
         from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ValueError("data: source parquet needs pyarrow; install samebits[data]") from error
     try:
         file = ParquetFile(path)
         if name not in file.schema_arrow.names:

@@ -8,9 +8,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from samebits.checker import OPERATORS, Plan, Selection, execute, plan
-from samebits.checker.environment import environment
-from samebits.checker.model import check_model
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
 from samebits.records.report import Finding, Report, Verdict
 
@@ -38,6 +35,9 @@ def check(
     [bold]samebits check torch.nn.functional.linear --promise batch[/bold], or
     [bold]samebits check examples.my_kernel:kahan --like matmul[/bold], or
     [bold]samebits check --model smollm2 --promise batch[/bold]"""
+    # Loaded here: other commands need not wait for it.
+    from samebits.checker import OPERATORS, Plan, Selection, execute, plan
+
     if model is not None:
         _refuse_mixture(targets, all_rooms, like, shape, recipe, seed, chain)
         _check_model(model, promise, backend, format, stock, as_json)
@@ -70,6 +70,9 @@ def _refuse_mixture(*others: object) -> None:
 def _check_model(
     source: str, promises: list[str] | None, backend: str | None, formats: list[str] | None, stock: bool, as_json: bool
 ) -> NoReturn:
+    # Loaded here: other commands need not wait for it.
+    from samebits.checker.model import check_model
+
     if formats and len(formats) > 1:
         raise ValueError(f"check: a model is judged in one format at a time, got {', '.join(formats)}")
     with progress(f"loading {source}") as tell:
@@ -88,6 +91,7 @@ def _check_chain(
     promises: list[str] | None, backend: str | None, formats: list[str] | None, seed: int | None, as_json: bool
 ) -> NoReturn:
     # Loaded here: the chain imports every operator, which other commands need not wait for.
+    from samebits.checker.environment import environment
     from samebits.parity.faults import FAULTS
     from samebits.parity.gate import gate
 
