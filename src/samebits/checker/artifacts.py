@@ -16,14 +16,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from samebits.checker.artifact_text import Essence
 from samebits.checker.tracing import child_environment, require_triton
 from samebits.contracts.proof import Proof
+from samebits.records.shipped import shipped
 
-RECORD: Final = Path(__file__).resolve().parents[3] / "goldens" / "artifacts" / "triton_3_6.json"
+RECORD: Final = shipped("goldens") / "artifacts" / "triton_3_6.json"
 TIMEOUT_SECONDS: Final = 1200
 # Where 16-bit operands leave bits to spare, attention takes the hardware's own power of two.
 DECLARED: Final[Mapping[str, frozenset[str]]] = {

@@ -9,14 +9,13 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import hypothesis
 import torch
-from hypothesis import strategies
 from torch import Tensor
 
 from samebits.checker.cases import Case
 from samebits.contracts.door import Door
 from samebits.contracts.language import Domain
+from samebits.records.packages import needed
 
 # Rows are drawn until this share more than is asked for, since some will be equal.
 SPARE = 1.25
@@ -29,6 +28,11 @@ class _EnoughError(BaseException):
 
 def drawn(domain: Domain, formats: Sequence[str], rows: float, seed: int) -> list[Case]:
     """Cases with at least so many rows in all, every recipe and format among them; the same for the same seed."""
+    # Loaded here: what is only checked or read draws nothing.
+    with needed("level 3"):
+        import hypothesis
+        from hypothesis import strategies
+
     axes = [strategies.sampled_from(sizes) for sizes in domain.draw.axes()]
     cases: dict[Case, None] = {}
     total = 0

@@ -23,6 +23,11 @@ def installed(package: str) -> str:
         return "not installed"
 
 
+def provers() -> dict[str, str]:
+    """Versions of what a receipt may rest on beside the machine."""
+    return {name: installed(name) for name in ("hypothesis", "mypy", "z3-solver")}
+
+
 def processor() -> str:
     """The processor's own name."""
     information = Path("/proc/cpuinfo")

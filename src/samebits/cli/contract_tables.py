@@ -5,15 +5,18 @@ Prints what it is given and computes nothing."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-from samebits.checker.standing import ContractStanding, Hole
 from samebits.cli.console import output, print_json
-from samebits.contracts.ladder import Standing
 from samebits.contracts.receipts import Receipt, Store
-from samebits.contracts.registry import Room
+
+if TYPE_CHECKING:
+    from samebits.checker.standing import ContractStanding, Hole
+    from samebits.contracts.ladder import Standing
+    from samebits.contracts.registry import Room
 
 LADDER = ("0 loads", "1 types", "2 falsified", "3 drawn", "4 proved")
 

@@ -11,23 +11,27 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, SimpleNamespace
 from typing import Any, Final, overload
 
-Z3_VERSION: Final = "5.4.0"
+from samebits.records.packages import MissingPackageError, needed, remedy
+
+# The oldest whose answers were looked at; which one decided a query is written into its receipt.
+OLDEST_Z3: Final = (4, 15)
 
 
-class SolverMissingError(RuntimeError):
-    """Z3 is not here, or not the version that queries were decided with."""
+class SolverMissingError(MissingPackageError):
+    """Z3 is not here, or too old."""
 
 
 def solver_module() -> Any:
+    what = "level 4 of kind integers"
     try:
-        z3 = importlib.import_module("z3")
-    except ImportError:
-        raise SolverMissingError(
-            f"z3 is not installed; level 4 of kind integers needs z3-solver=={Z3_VERSION}.0"
-        ) from None
-    found = z3.get_version_string()
-    if found != Z3_VERSION:
-        raise SolverMissingError(f"z3 is version {found}; level 4 of kind integers needs z3-solver=={Z3_VERSION}.0")
+        with needed(what):
+            z3 = importlib.import_module("z3")
+    except MissingPackageError as error:
+        raise SolverMissingError(str(error)) from None
+    found: str = z3.get_version_string()
+    if tuple(int(part) for part in found.split(".")[:2]) < OLDEST_Z3:
+        oldest = ".".join(map(str, OLDEST_Z3))
+        raise SolverMissingError(f"{what}: z3 is {found}; allowed: {oldest} and later; {remedy('z3')}")
     return z3
 
 

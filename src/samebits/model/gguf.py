@@ -4,7 +4,6 @@ The names and the layout of llama.cpp are put back into those of Hugging Face. K
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from samebits.model.tokenizer import Tokenizer
 from samebits.model.tokenizer_file import byte_level, check, split
 from samebits.model.weights import EMBEDDING, FINAL_NORM, HEAD, prefix, shapes
 from samebits.ops.rope import RopeScaling
+from samebits.records.packages import require
 
 ARCHITECTURES: Final = ("llama", "qwen3")
 # Theirs to ours, within a layer.
@@ -58,8 +58,7 @@ def read_words(path: str | Path) -> Tokenizer:
 
 
 def _opened(path: str | Path) -> File:
-    if find_spec("gguf") is None:
-        raise ValueError(f"{path}: the package 'gguf' is not installed; allowed: with it")
+    require(str(path), "gguf")
     return File(Path(path))
 
 

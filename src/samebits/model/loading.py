@@ -77,7 +77,9 @@ def _in_package(source: str) -> Path:
     package, file = KNOWN[source]
     found = find_spec(package)
     if found is None or found.origin is None:
-        raise ValueError(f"model {source!r} lies in the package {package!r}, which is not installed; allowed: with it")
+        raise ValueError(
+            f"model {source!r} lies in the package {package!r}, which is not installed; pip install {package}"
+        )
     return Path(found.origin).parent / file
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,12 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samebits.model.batch import ALIGNMENT, IGNORED
+from samebits.records.packages import needed
 from samebits.train.configuration import DataSection
 
 # Bytes as tokens, and the one that ends a document.
 BYTES: Final = 256
-# What the standard library holds beside itself.
-LEFT_OUT: Final = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages"})
+# Of the standard library: what distributions leave out or ship apart, and what they patch for their own folders.
+LEFT_OUT: Final = frozenset({
+    "__pycache__", "test", "tests", "idle_test", "idlelib", "tkinter", "turtle", "turtledemo", "lib2to3", "ensurepip",
+    "venv", "pydoc_data", "argparse", "ctypes", "distutils", "gettext", "locale", "pydoc", "site", "sysconfig", "webbrowser",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,10 +130,13 @@ def documents(section: DataSection) -> Iterator[str]:
 
 
 def _standard_library(root: Path) -> Iterator[str]:
+    """Modules that Python itself lists, which are the same on every platform; what a build generates, or somebody put
+    beside them, is none of them."""
     named: dict[str, Path] = {}
     for folder, inner, files in os.walk(root):
-        inner[:] = [name for name in inner if name not in LEFT_OUT]
-        paths = (Path(folder) / name for name in files if name.endswith(".py"))
+        at_top = Path(folder) == root
+        inner[:] = [name for name in inner if _is_kept(name, at_top)]
+        paths = (Path(folder) / name for name in files if name.endswith(".py") and _is_kept(name[:-3], at_top))
         named |= {path.relative_to(root).as_posix(): path for path in paths}
     for name in sorted(named):
         try:
@@ -136,6 +144,10 @@ def _standard_library(root: Path) -> Iterator[str]:
         except UnicodeDecodeError:
             # A few sources are written in another encoding on purpose.
             continue
+
+
+def _is_kept(name: str, at_top: bool) -> bool:
+    return name not in LEFT_OUT and (not at_top or name in sys.stdlib_module_names)
 
 
 def _files(paths: list[str]) -> Iterator[Path]:
@@ -171,11 +183,9 @@ def _json_lines(path: Path, name: str) -> Iterator[str]:
 
 def _parquet(path: Path, name: str) -> Iterator[str]:
     # Loaded here: only this source needs it.
-    try:
+    with needed("data: source parquet"):
         import pyarrow  # type: ignore[import-untyped]
         from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ValueError("data: source parquet needs pyarrow; install samebits[data]") from error
     try:
         file = ParquetFile(path)
         if name not in file.schema_arrow.names:

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from samebits.contracts.proof import Proof
+from samebits.records.packages import lacking
 
 TIMEOUT_SECONDS: Final = 600
 VERSION: Final = "3.6"
@@ -29,7 +30,7 @@ def require_triton() -> None:
     try:
         found = version("triton")
     except PackageNotFoundError:
-        raise TracingError(f"tracing needs the package triton {VERSION} and it is not installed") from None
+        raise TracingError(str(lacking("tracing", "triton"))) from None
     if not found.startswith(VERSION + "."):
         raise TracingError(f"tracing: triton is {found}; allowed: {VERSION}, whose interpreter is known")
 

@@ -8,10 +8,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from samebits.checker import OPERATORS, Plan, Selection, execute, plan
-from samebits.checker.environment import environment
-from samebits.checker.model import check_model
-from samebits.cli.commands.check_portable import check_portable
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
 from samebits.records.report import Finding, Report, Verdict
 
@@ -45,7 +41,12 @@ def check(
     [bold]samebits check examples.my_kernel:kahan --like matmul[/bold], or
     [bold]samebits check --model smollm2 --promise batch[/bold], or
     [bold]samebits check --portable --backend triton[/bold]"""
+    # Loaded here: other commands need not wait for it.
+    from samebits.checker import OPERATORS, Plan, Selection, execute, plan
+
     if portable:
+        from samebits.cli.commands.check_portable import check_portable
+
         others = (targets, all_rooms, promise, like, format, shape, recipe, seed, model, stock, chain)
         check_portable(backend or "cpu", instruction_set, record, as_json, others)
     if record or instruction_set is not None:
@@ -82,6 +83,9 @@ def _refuse_mixture(*others: object) -> None:
 def _check_model(
     source: str, promises: list[str] | None, backend: str | None, formats: list[str] | None, stock: bool, as_json: bool
 ) -> NoReturn:
+    # Loaded here: other commands need not wait for it.
+    from samebits.checker.model import check_model
+
     if formats and len(formats) > 1:
         raise ValueError(f"check: a model is judged in one format at a time, got {', '.join(formats)}")
     with progress(f"loading {source}") as tell:
@@ -100,6 +104,7 @@ def _check_chain(
     promises: list[str] | None, backend: str | None, formats: list[str] | None, seed: int | None, as_json: bool
 ) -> NoReturn:
     # Loaded here: the chain imports every operator, which other commands need not wait for.
+    from samebits.checker.environment import environment
     from samebits.parity.faults import FAULTS
     from samebits.parity.gate import gate
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +17,9 @@ from samebits.cli.commands.contract_rooms import Backend, Names, Receipts, Rooms
 from samebits.cli.console import Json, print_json, progress
 from samebits.cli.contract_tables import print_holes, print_matrix, print_mutants, print_receipts
 from samebits.contracts.receipts import Receipt, Store
-from samebits.contracts.registry import Room
+
+if TYPE_CHECKING:
+    from samebits.contracts.registry import Room
 
 app = typer.Typer(
     help="Contracts: validate, prove, audit, show, compare.", rich_markup_mode="rich", no_args_is_help=True
@@ -45,7 +47,7 @@ def prove(
     wanted = sorted(set(level or (1, 2, 3, 4)))
     if not set(wanted) <= {1, 2, 3, 4} or jobs < 1:
         raise ValueError(f"prove: level={wanted}, jobs={jobs}; allowed: levels 1 to 4, at least one job")
-    known, store, made = known_rooms(rooms), store_of(receipts), list[Receipt]()
+    known, store, made = known_rooms(rooms), store_of(receipts, rooms, writes=True), list[Receipt]()
     work: list[Task] = []
     for name, room in chosen(names, known).items():
         kept, facts = store.read(name), present(room, known)
@@ -98,7 +100,7 @@ def status(names: Names = None, backend: Backend = None, rooms: Rooms = None, re
     """The level of every contract, computed from receipts. Example: [bold]samebits contract status softmax[/bold]"""
     from samebits.checker.standing import effective_levels, standings
 
-    known, store = known_rooms(rooms), store_of(receipts)
+    known, store = known_rooms(rooms), store_of(receipts, rooms)
     found = standings(known, store)
     whole = {each: effective_levels(found, known, each) for each in ("cpu", "triton")}
     shown = {name: found[name] for name in chosen(names, known)}
@@ -128,7 +130,7 @@ def collect(folder: Annotated[Path, typer.Argument(help="A folder of receipts ma
     """Take over receipts of another machine; edited ones are refused. Example: [bold]contract collect h200[/bold]"""
     if not folder.is_dir():
         raise ValueError(f"collect: {folder} is no folder; a folder of receipts is needed")
-    theirs, store = Store(folder), store_of(receipts)
+    theirs, store = Store(folder), store_of(receipts, rooms, writes=True)
     taken = [receipt for name in known_rooms(rooms) for receipt in theirs.read(name)]
     if not taken:
         raise ValueError(f"collect: {folder} has no receipt of a known contract")
@@ -142,7 +144,7 @@ def audit(names: Names = None, rooms: Rooms = None, receipts: Receipts = None, a
     from samebits.checker.standing import holes, standings
 
     known = known_rooms(rooms)
-    found = standings(known, store_of(receipts))
+    found = standings(known, store_of(receipts, rooms))
     broken = [each for each in holes(known, found) if not names or each.contract in chosen(names, known)]
     waiting = _planned() if rooms is None and not names else {}
     if as_json:

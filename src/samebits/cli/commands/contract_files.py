@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from samebits.cli.commands.contract_rooms import Receipts, Rooms, known_rooms, store_of
 from samebits.cli.console import Json, print_json
-from samebits.cli.graph_page import render
-from samebits.contracts import diff as comparing
-from samebits.contracts.graph import Graph, graph_of
-from samebits.contracts.graph_text import as_dot, as_json, as_mermaid, as_text
-from samebits.contracts.planned import planned
-from samebits.contracts.revisions import two_sides
-from samebits.contracts.scaffold import scaffold as make_room
-from samebits.contracts.validating import validate as look_through
+
+if TYPE_CHECKING:
+    from samebits.contracts.graph import Graph
 
 
 def validate(
@@ -27,6 +22,9 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Say what is wrong, by file, line and id. Example: [bold]samebits contract validate --deep[/bold]"""
+    # Loaded here: other commands need not wait for it.
+    from samebits.contracts.validating import validate as look_through
+
     known = known_rooms(rooms)
     files = paths or [room.folder / "contract.yaml" for room in known.values()]
     problems = look_through(files, deep=deep, known=() if paths is None else known)
@@ -48,6 +46,8 @@ def scaffold(
     package: Annotated[str | None, typer.Option(help="How that folder is imported. Default: its name.")] = None,
 ) -> None:
     """Make a new room that fails until it is filled. Example: [bold]contract scaffold my_kernel --prefix MK[/bold]"""
+    from samebits.contracts.scaffold import scaffold as make_room
+
     room = make_room(name, prefix, folder, package or folder.resolve().name)
     print(f"{room}: fill what `samebits contract validate {room}` names")
 
@@ -67,6 +67,9 @@ def graph(
     receipts: Receipts = None,
 ) -> None:
     """Which contract rests on which. Example: [bold]samebits contract graph --format html --output graph.html[/bold]"""
+    from samebits.cli.graph_page import render
+    from samebits.contracts.graph_text import as_dot, as_json, as_mermaid, as_text
+
     drawn = _graph(rooms, receipts)
     texts = {Form.TEXT: as_text, Form.JSON: as_json, Form.MERMAID: as_mermaid, Form.DOT: as_dot, Form.HTML: render}
     if write is not None:
@@ -81,9 +84,11 @@ def graph(
 
 def _graph(rooms: Path | None, receipts: Path | None) -> Graph:
     from samebits.checker.standing import effective_levels, standings
+    from samebits.contracts.graph import graph_of
+    from samebits.contracts.planned import planned
 
     known = known_rooms(rooms)
-    found = standings(known, store_of(receipts))
+    found = standings(known, store_of(receipts, rooms))
     contracts = {name: room.contract() for name, room in known.items()}
     levels = effective_levels(found, known, "cpu")
     waiting = {} if rooms is not None else {name: each.depends_on for name, each in planned().items()}
@@ -98,6 +103,9 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """What changed, and whether it breaks. Example: [bold]contract diff git:HEAD src/.../contract.yaml[/bold]"""
+    from samebits.contracts import diff as comparing
+    from samebits.contracts.revisions import two_sides
+
     left, right = two_sides(old, new)
     changes = comparing.diff(left, right)
     wrong = comparing.findings(left, right, changes)

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import samebits
-from samebits.checker.targets import OPERATORS, Home
 from samebits.contracts.receipts import Store
-from samebits.contracts.registry import Room, nearest
+from samebits.records.shipped import PACKAGE, checkout, shipped
+
+if TYPE_CHECKING:
+    from samebits.contracts.registry import Room
 
 Names = Annotated[list[str] | None, typer.Argument(help="Contracts by name. Default: all.")]
 Rooms = Annotated[Path | None, typer.Option("--rooms", help="A folder of your own rooms, instead of samebits' own.")]
 Receipts = Annotated[Path | None, typer.Option("--receipts", help="Where receipts are kept.")]
 Backend = Annotated[str | None, typer.Option(help="cpu or triton. Default: what can run here.")]
 
-PACKAGE = Path(samebits.__file__).parent
-# Folders of rooms, by floor; a room is registered by lying in one of them.
-HOMES = (OPERATORS, *(
-    Home(PACKAGE.joinpath(*name.split(".")), f"samebits.{name}") for name in ("parity.stability", "train")
-    if PACKAGE.joinpath(*name.split(".")).is_dir()
-))  # fmt: skip
+# Folders of rooms beside the operators; a room is registered by lying in one of them.
+FOLDERS = ("parity.stability", "train")
 
 
 def known_rooms(folder: Path | None) -> dict[str, Room]:
     """Every room of samebits, or those of a user's folder, which is imported under its own name."""
+    # Loaded here: it imports every operator, which `--help` need not wait for.
+    from samebits.checker.targets import OPERATORS, Home
+
     if folder is None:
-        return {name: room for home in HOMES for name, room in home.rooms().items()}
+        homes = (OPERATORS, *(Home(PACKAGE.joinpath(*name.split(".")), f"samebits.{name}") for name in FOLDERS))
+        return {name: room for home in homes for name, room in home.rooms().items()}
     where = folder.resolve()
     if not where.is_dir():
         raise ValueError(f"--rooms {folder} is no folder; a folder of rooms is needed")
@@ -40,13 +41,21 @@ def known_rooms(folder: Path | None) -> dict[str, Room]:
     return found
 
 
-def store_of(receipts: Path | None) -> Store:
-    """Where receipts are: as asked, else beside the sources, else where the command is run."""
-    beside = PACKAGE.parents[1] / "receipts"
-    return Store(receipts or (beside if (PACKAGE.parents[1] / "pyproject.toml").is_file() else Path("receipts")))
+def store_of(receipts: Path | None, rooms: Path | None = None, *, writes: bool = False) -> Store:
+    """Where receipts are: as asked, else those that come with samebits; outside a checkout one's own rooms keep theirs
+    where the command is run, and what was shipped is only read."""
+    if receipts is not None:
+        return Store(receipts)
+    if checkout() is None and rooms is not None:
+        return Store(Path("receipts"))
+    if checkout() is None and writes:
+        raise ValueError(f"{shipped('receipts')} came with samebits and is only read; say --receipts FOLDER")
+    return Store(shipped("receipts"))
 
 
 def chosen(names: list[str] | None, rooms: dict[str, Room]) -> dict[str, Room]:
+    from samebits.contracts.registry import nearest
+
     for name in names or ():
         if name not in rooms:
             raise ValueError(f"no contract is called {name!r}; {nearest(name, list(rooms))}")

@@ -11,14 +11,12 @@ from rich.console import Console
 from rich.text import Text
 
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
-from samebits.cli.demonstration import Demonstration, demonstrate
-from samebits.cli.page import render
-from samebits.numerics.bits import hexadecimal
 from samebits.numerics.order import digest
 from samebits.numerics.picture import describe
 from samebits.records.report import EXIT_CODES, Verdict
 
 if TYPE_CHECKING:
+    from samebits.cli.demonstration import Demonstration
     from samebits.parity.demonstrated import Answer, Crowd, Cuts, Models
 
 SCHEMA = "samebits.demo/2"
@@ -36,6 +34,8 @@ def demo(
 
     Example: [bold]samebits demo --out samebits_demo.html[/bold]"""
     # Loaded here: it imports trainer and engine, which other commands need not wait for.
+    from samebits.cli.demonstration import demonstrate
+    from samebits.cli.page import render
     from samebits.parity.demonstrating import REAL_MODEL, measure
 
     # Said before the minute that it takes to measure.
@@ -107,6 +107,8 @@ def _print_crowd(console: Console, crowd: Crowd) -> None:
 
 
 def _said(answer: Answer) -> str:
+    from samebits.numerics.bits import hexadecimal
+
     said = f"{answer.differing} of {len(answer.tokens)} logprobs differ"
     if answer.first is not None:
         token = answer.tokens[answer.first]

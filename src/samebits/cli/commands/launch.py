@@ -32,7 +32,7 @@ def launch(
 
     The exit code is that of the rank that failed first (128 + n: signal n killed it), and the last line says which.
 
-    Example: [bold]samebits launch --nproc 2 -- train recipes/tiny.yaml --out runs/tiny[/bold]"""
+    Example: [bold]samebits launch --nproc 2 -- train tiny --out runs/tiny[/bold]"""
     from samebits.parallel.launching import launch as launch_ranks
     from samebits.parallel.launching_processes import Screen
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from samebits.cli.console import Json, output, print_json, progress
+from samebits.records.shipped import recipe
 
 if TYPE_CHECKING:
     from samebits.train.configuration import Configuration
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 
 SCHEMA = "samebits.plan/1"
 
-Source = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file, like recipes/tiny.yaml.")]
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG", callback=recipe, help="A YAML file, or the name of a recipe that comes with samebits: tiny."
+    ),
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key, e.g. training.seed=1.")
 ]
@@ -26,7 +32,7 @@ Settings = Annotated[
 def plan(config: Source, settings: Settings = None, as_json: Json = False) -> None:
     """Work out a training run before it starts: steps, warm-up, tokens, memory. Exit 1 where it is refused.
 
-    Example: [bold]samebits plan recipes/tiny.yaml --set training.max_steps=200[/bold]"""
+    Example: [bold]samebits plan tiny --set training.max_steps=200[/bold]"""
     # Loaded here: other commands need not wait for it.
     from samebits.train.configuration import read
     from samebits.train.planning import assess, data_of, shape_of

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from samebits import checker
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
 from samebits.numerics.order import digest, height
 from samebits.numerics.picture import describe, svg
-from samebits.numerics.reveal import OrderGroup, Revelation, group_orders
 from samebits.records.report import EXIT_CODES, Verdict
+
+if TYPE_CHECKING:
+    from samebits.numerics.reveal import OrderGroup, Revelation
 
 SCHEMA = "samebits.reveal/1"
 DEVICE_BACKENDS = {"cpu": "cpu", "cuda": "triton", "triton": "triton"}
@@ -36,6 +37,10 @@ def reveal(
     """Find the order in which a function adds, by measurement, and replay it bit for bit on other numbers.
 
     Example: [bold]samebits reveal torch.nn.functional.linear --k 64 --rows 1,2,8,64[/bold]"""
+    # Loaded here: other commands need not wait for it.
+    from samebits import checker
+    from samebits.numerics.reveal import group_orders
+
     if device not in DEVICE_BACKENDS:
         raise ValueError(f"unknown device {device!r}; allowed: cpu, cuda")
     sizes = _sizes(target, rows, like)
@@ -53,6 +58,8 @@ def reveal(
 
 def _sizes(target: str, rows: str | None, like: str | None) -> tuple[int, ...]:
     """Batch sizes; a plain sum has none, so that there the default is one."""
+    from samebits import checker
+
     if rows is None:
         rows = DEFAULT_ROWS if checker.has_rows(target, like) else "1"
     sizes = rows.split(",")

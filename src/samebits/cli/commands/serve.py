@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from samebits.cli.console import Json, output, progress
+from samebits.records.packages import needed
 
 SCHEMA = "samebits.serve/1"
 
@@ -39,12 +40,10 @@ def serve(
     An answer does not depend on what else runs. Prints one line when ready; ends on SIGTERM or Ctrl+C.
 
     Example: [bold]samebits serve --model smollm2 --port 8000[/bold]"""
-    try:
+    with needed("serve"):
         from samebits.infer.server.app import Service
         from samebits.infer.server.serving import listen
         from samebits.infer.server.serving import serve as run
-    except ModuleNotFoundError as error:
-        raise ValueError(f"serve: the package {error.name!r} is missing; install samebits[serve]") from error
     from samebits.infer.engine import Engine
     from samebits.infer.server.limits import Limits
     from samebits.model.loading import load

@@ -42,7 +42,7 @@ def train(
 
     Under `samebits launch` or torchrun the lanes are shared by all ranks, with the bits of one.
 
-    Example: [bold]samebits train recipes/tiny.yaml --out runs/tiny[/bold], and after an interruption the same with
+    Example: [bold]samebits train tiny --out runs/tiny[/bold], and after an interruption the same with
     [bold]--resume[/bold]"""
     # Loaded here: other commands need not wait for it.
     from samebits.parallel.grid import Grid
