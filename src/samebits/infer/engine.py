@@ -23,7 +23,6 @@ from samebits.model import Batch, Model
 from samebits.ops.attention.cache import PAGE_MULTIPLE
 from samebits.ops.threads import torch_at_rest
 
-
 # A token's logprob, and the likeliest tokens in its place with theirs.
 Score = tuple[float, tuple[tuple[int, float], ...]]
 
@@ -211,8 +210,8 @@ class Engine:
         return self._decodings[requests]
 
     def _prompt_scores(self, planned: list[tuple[Job, int]], hidden: Tensor) -> list[list[Score]]:
-        """For each job the logprobs of the prompt's tokens that come after those just computed, if they are wanted, each
-        with the likeliest tokens in its place."""
+        """For each job the logprobs of the prompt's tokens that come after those just computed, if they are wanted,
+        each with the likeliest tokens in its place."""
         rows: list[int] = []
         targets: list[int] = []
         others: list[int] = []
