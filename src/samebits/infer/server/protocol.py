@@ -84,14 +84,18 @@ def protocol(limits: Limits) -> type[H11Protocol]:
             if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE) or self.transport.is_closing():
                 self.transport.abort()
                 return
-            refused = RefusedError(400, f"{msg}; allowed: HTTP/1.1 that can be read in one way only")
+            refused = RefusedError(400, f"{msg}; allowed: HTTP that can be read in one way only")
             body = json.dumps(refused.document).encode()
             headers = [
                 ("content-type", "application/json"),
                 ("content-length", str(len(body))),
                 ("connection", "close"),
             ]
-            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            for event in (
+                h11.Response(status_code=400, reason="Bad Request", headers=headers),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
                 self.transport.write(self.conn.send(event) or b"")
             self.transport.close()
 
