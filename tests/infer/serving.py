@@ -17,6 +17,7 @@ import torch
 
 from samebits.infer.engine import Engine
 from samebits.infer.server.app import Service
+from samebits.infer.server.guard import Access
 from samebits.infer.server.limits import Limits
 from samebits.infer.server.serving import Server, listen
 from samebits.model import Batch, Config, Model
@@ -74,7 +75,7 @@ def serving(limits: Limits | None = None, api_key: str | None = None, pages: int
             send_bytes: int | None = None, endless: bool = False, **engine: Any) -> Iterator[Serving]:  # fmt: skip
     service = Service(
         engine=Engine(model(), pages=pages, **engine), tokenizer=tokenizer(), name=NAME, limits=limits or Limits(),
-        api_key=api_key, context=CONTEXT,
+        access=Access(api_key=api_key), context=CONTEXT,
     )  # fmt: skip
     if endless:
         # An answer that ends by itself, early or late, would make a test of running answers one of luck.

@@ -37,6 +37,13 @@ def of_chat(answer: Any) -> tuple[list[int], list[str]]:
     return [each.samebits["id"] for each in content], [each.samebits["bits"] for each in content]
 
 
+def shown(token: int) -> str:
+    """How a completion names a token: bytes that are no text of their own are spelt out."""
+    raw = tokenizer().decode([token])
+    text = raw.decode("utf-8", "replace")
+    return text if text.encode() == raw else "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
 def scores(prompt: list[int], ids: list[int], **options: Any) -> list[str]:
     return offline([*prompt, *ids], **options)[len(prompt) - 1 :]
 
@@ -104,7 +111,7 @@ def test_completions_have_their_own_shape(client: openai.OpenAI) -> None:
     found = choice.logprobs
     ids, bits = found.samebits["ids"], found.samebits["bits"]
     assert bits == scores(tokenizer().encode(PLAIN["prompt"]), ids)
-    assert found.tokens == [tokenizer().text([each]) for each in ids] and choice.text == tokenizer().text(ids)
+    assert found.tokens == [shown(each) for each in ids] and choice.text == tokenizer().text(ids)
     assert [struct.pack(">f", each).hex() for each in found.token_logprobs] == bits
     assert all(len(each) <= 2 and max(each.values()) >= own for each, own in
                zip(found.top_logprobs, found.token_logprobs, strict=True))  # fmt: skip

@@ -223,7 +223,7 @@ def test_a_client_that_leaves_is_cancelled(server: Serving, stream: bool) -> Non
 def test_clients_that_hang_hinder_nobody(server: Serving, client: openai.OpenAI) -> None:
     """Nothing, half of the headers, half of a body, half of the headers of a second request: all hung up on."""
     before = server.settle()
-    health = b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n"
+    health = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
     sent = [b"", b"POST /v1/comp", head(1000) + b'{"model"', b"GET /hea"]
     hanging = [connected(server) for _ in sent]
     hanging[3].sendall(health)
@@ -258,7 +258,7 @@ def test_more_connections_than_allowed_are_turned_away() -> None:
         idle = [connected(running) for _ in range(3)]
         wait_for(lambda: len(running.server.server_state.connections) == 3)
         with connected(running) as fourth:
-            fourth.sendall(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n")
+            fourth.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert read_all(fourth).startswith(b"HTTP/1.1 503")
         for each in idle:
             each.close()
@@ -322,7 +322,7 @@ def connected(server: Serving) -> socket.socket:
 
 def head(length: int) -> bytes:
     return (
-        f"POST /v1/completions HTTP/1.1\r\nhost: here\r\nauthorization: Bearer {KEY}\r\n"
+        f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\n"
         f"content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
     ).encode()
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from samebits.model.config import Config
-from samebits.model.template import MOST_WORK, Template
+from samebits.model.template import Template
+from samebits.model.template_worker import LONGEST_OUTPUT, MOST_WORK
 from samebits.model.tokenizer import Tokenizer
 from samebits.model.tokenizer_file import check, written
 from samebits.model.weights import shapes
@@ -297,5 +298,5 @@ def test_honest_work_is_within_the_bounds() -> None:
     )
     written = Template(source).render(said, bos_token="<s>", eos_token="</s>")
     assert written.startswith("<s><|user|>word") and written.endswith("useruser299"[4:])
-    with pytest.raises(ValueError, match=f"it writes more than {Template.LONGEST_OUTPUT} characters|{MOST_WORK}"):
+    with pytest.raises(ValueError, match=f"it writes more than {LONGEST_OUTPUT} characters|{MOST_WORK}"):
         Template("{% for m in messages %}{{ m.content }}{% endfor %}").render(said * 10)

@@ -17,6 +17,9 @@ from samebits.ops import sample
 
 # M rows, K hidden, V vocabulary.
 
+# Rows of a prompt whose logits are in memory at one time.
+LOGITS_AT_ONCE = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -48,6 +51,19 @@ def draw(model: Model, hidden_MK: Tensor, jobs: Sequence[Job]) -> list[Drawn]:
         Drawn(token, values[0], tuple(zip(others, values[1:], strict=True)))
         for token, others, values in zip(tokens, likeliest, logprobs, strict=True)
     ]
+
+
+def likeliest(model: Model, hidden_MK: Tensor, counts: Sequence[int]) -> list[tuple[tuple[int, float], ...]]:
+    """The most likely next tokens of each row and their logprobs, so many as are asked for."""
+    found: list[tuple[tuple[int, float], ...]] = [()] * len(counts)
+    wanted = [row for row, count in enumerate(counts) if count]
+    for start in range(0, len(wanted), LOGITS_AT_ONCE):
+        rows = wanted[start : start + LOGITS_AT_ONCE]
+        logits_MV = model.logits(hidden_MK[rows])
+        asked = [_likeliest(logits_V, counts[row]) for logits_V, row in zip(logits_MV, rows, strict=True)]
+        for row, ids, values in zip(rows, asked, _logprobs(model, logits_MV, asked), strict=True):
+            found[row] = tuple(zip(ids, values, strict=True))
+    return found
 
 
 def _tokens(logits_MV: Tensor, jobs: Sequence[Job]) -> list[int]:

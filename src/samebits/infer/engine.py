@@ -15,13 +15,16 @@ from torch import Tensor
 
 from samebits.infer.decoding import Decoding, can_decode
 from samebits.infer.direct import DIRECT, may_go_direct
-from samebits.infer.drawing import Drawn, NotFiniteError, draw
+from samebits.infer.drawing import Drawn, NotFiniteError, draw, likeliest
 from samebits.infer.pages import LayerCache, PagePool, Tables
 from samebits.infer.request import NO_TOKEN, Completion, Event, Finish, Request
 from samebits.infer.scheduler import Job, Scheduler
 from samebits.model import Batch, Model
 from samebits.ops.attention.cache import PAGE_MULTIPLE
 from samebits.ops.threads import torch_at_rest
+
+# A token's logprob, and the likeliest tokens in its place with theirs.
+Score = tuple[float, tuple[tuple[int, float], ...]]
 
 
 def _for_steps(model: Model) -> Model:
@@ -178,7 +181,8 @@ class Engine:
         # Nothing is written down before everything is known.
         for (job, count), scored in zip(planned, scores, strict=True):
             self._scheduler.commit(job, count)
-            job.prompt_logprobs.extend(scored)
+            job.prompt_logprobs.extend(logprob for logprob, _ in scored)
+            job.prompt_top.extend(top for _, top in scored)
         self._steps += 1
         self._computed += end
         return [self._told(job, one) for job, one in zip(drawing, drawn, strict=True)]
@@ -205,21 +209,26 @@ class Engine:
             self._decodings[requests] = Decoding(self.model, self._caches, requests, pages)
         return self._decodings[requests]
 
-    def _prompt_scores(self, planned: list[tuple[Job, int]], hidden: Tensor) -> list[list[float]]:
-        """For each job the logprobs of the prompt's tokens that come after those just computed, if they are wanted."""
+    def _prompt_scores(self, planned: list[tuple[Job, int]], hidden: Tensor) -> list[list[Score]]:
+        """For each job the logprobs of the prompt's tokens that come after those just computed, if they are wanted,
+        each with the likeliest tokens in its place."""
         rows: list[int] = []
         targets: list[int] = []
+        others: list[int] = []
         wanted, start = [], 0
         for job, count in planned:
             prompt, first = job.request.prompt, max(job.computed, len(job.prompt_logprobs))
             places = range(first, min(job.computed + count, len(prompt) - 1)) if job.request.score_prompt else range(0)
             rows.extend(start + place - job.computed for place in places)
             targets.extend(prompt[place + 1] for place in places)
+            others.extend(job.request.top_logprobs for _ in places)
             wanted.append(len(places))
             start += count
         if not rows:
             return [[] for _ in planned]
-        scored = iter(self.model.logprobs(hidden[rows], torch.tensor(targets).to(hidden.device)).tolist())
+        hidden = hidden[rows]
+        logprobs = self.model.logprobs(hidden, torch.tensor(targets).to(hidden.device)).tolist()
+        scored = zip(logprobs, likeliest(self.model, hidden, others), strict=True)
         return [[next(scored) for _ in range(count)] for count in wanted]
 
     def _drawn(self, jobs: list[Job], hidden: Tensor) -> list[Drawn]:
@@ -241,9 +250,10 @@ class Engine:
         index, request = len(job.logprobs) - 1, job.request
         stops, full = drawn.token in request.stop, index + 1 == request.max_tokens
         finished: Finish | None = "stop" if stops else "length" if full else None
-        first = tuple(job.prompt_logprobs) if request.score_prompt and index == 0 else None
+        scored = request.score_prompt and index == 0
+        first, top = (tuple(job.prompt_logprobs), tuple(job.prompt_top)) if scored else (None, None)
         ended: dict[str, Any] = {} if finished is None else {"completion": self._end(job, finished)}
-        return Event(job.ticket, drawn.token, drawn.logprob, index, drawn.top, finished, first, **ended)
+        return Event(job.ticket, drawn.token, drawn.logprob, index, drawn.top, finished, first, top, **ended)
 
     def _end(self, job: Job, finished: Finish) -> Completion:
         self._scheduler.remove(job)

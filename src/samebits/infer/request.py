@@ -106,6 +106,8 @@ class Event:
     finished: Finish | None = None
     prompt_logprobs: tuple[float, ...] | None = None
     """With the first token, where they were asked for."""
+    prompt_top: tuple[tuple[tuple[int, float], ...], ...] | None = None
+    """Beside each of these the most likely tokens, as in `top`."""
     completion: Completion | None = None
     """With the last event: all of the answer."""
 

@@ -30,6 +30,8 @@ class Job:
     """Names of its full pages, as far as they were asked for."""
     logprobs: list[float] = field(default_factory=list)
     prompt_logprobs: list[float] = field(default_factory=list)
+    prompt_top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    """Beside each of these the most likely tokens; empty ones where none were asked for."""
     cached_tokens: int | None = None
     """Tokens of the prompt found computed when it was first admitted; None before."""
 

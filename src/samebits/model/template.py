@@ -1,46 +1,39 @@
-"""A chat template, as a program that someone else wrote: it sees the messages, and what it may spend is counted.
+"""A chat template, rendered by processes of their own, which end when it takes too much time or memory.
 
-Jinja's sandbox keeps it from Python's insides, not from memory and time; so every loop, call and new text here pays."""
+A template is a program that someone else wrote. What runs it is `template_worker.py`; here are the processes: few, each
+started when it is first needed, used again, ended by the clock."""
 
 from __future__ import annotations
 
+import atexit
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from jinja2 import TemplateError, nodes, pass_context
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.visitor import NodeTransformer
-
-# What a rendering may spend: a sign of text costs 1, an item of a list STEP, a call CALL.
-MOST_WORK: Final = 2**24
-STEP: Final = 16
-CALL: Final = 128
-LARGEST_NUMBER: Final = 2**63
-FILTERS: Final = ("trim", "length", "count", "upper", "lower", "title", "capitalize", "default", "d", "first", "last",
-                  "list", "string", "safe", "items", "selectattr", "rejectattr", "select", "reject", "map", "int",
-                  "float", "unique", "reverse", "dictsort", "abs")  # fmt: skip
-METHODS: Final = ("strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "startswith", "endswith", "upper",
-                  "lower", "title", "capitalize", "items", "keys", "values", "get", "index", "find", "rfind", "count",
-                  "removeprefix", "removesuffix", "isdigit", "isspace", "isalpha")  # fmt: skip
+WORKER: Final = Path(__file__).with_name("template_worker.py")
+# Renderings at one time.
+WORKERS: Final = 3
+# By the clock, from the request to the answer. The processor's time, of which a worker has one second, is used up first
+# unless the machine is very busy.
+WALL_SECONDS: Final = 10.0
 
 
 class Template:
-    """A chat template, parsed."""
+    """A chat template; what is wrong with it is found when it is rendered."""
 
     LONGEST: ClassVar[int] = 2**16
     """Characters of a template."""
-    LONGEST_OUTPUT: ClassVar[int] = 2**20
-    """Characters of what it writes."""
 
     def __init__(self, source: str) -> None:
         self.check(source)
-        self._rules = _Environment()
-        try:
-            self._template = self._rules.from_string(_Counting().visit(self._rules.parse(source)))
-        except Exception as error:
-            raise _refusal(error) from None
+        self._source = source
 
     @classmethod
     def check(cls, source: str) -> None:
@@ -48,159 +41,118 @@ class Template:
             raise ValueError(f"chat template: has {len(source)} characters; allowed: at most {cls.LONGEST}")
 
     def render(self, messages: Sequence[Mapping[str, Any]], **given: str) -> str:
-        """What the template writes for the messages and the beginning of an answer."""
-        self._rules.left, written, size = MOST_WORK, list[str](), 0
+        """What the template writes for the messages and the beginning of an answer. From any thread."""
         try:
-            for piece in self._template.generate(messages=list(messages), add_generation_prompt=True, **given):
-                written.append(piece)
-                size += len(piece)
-                if size > self.LONGEST_OUTPUT:
-                    raise ValueError(f"it writes more than {self.LONGEST_OUTPUT} characters")
-        # Another's program may fail in any way; the caller gets one line of it, whatever it is.
-        except Exception as error:
-            raise _refusal(error) from None
-        return "".join(written)
+            asked = json.dumps({"source": self._source, "messages": list(messages), "given": given})
+        except (TypeError, ValueError) as error:
+            raise _refusal(f"the messages are no JSON: {error}") from None
+        answer = _POOL.ask(asked.encode() + b"\n")
+        if "text" not in answer:
+            raise _refusal(answer["error"])
+        text: str = answer["text"]
+        return text
 
 
-def _refusal(error: Exception) -> ValueError:
-    reason = " ".join(f"{type(error).__name__ if not isinstance(error, ValueError) else ''} {error}".split())
-    return ValueError(f"chat template: {reason[:200]}; allowed: one that renders, within its bounds")
+def _refusal(reason: str) -> ValueError:
+    return ValueError(f"chat template: {' '.join(reason.split())[:200]}; allowed: one that renders, within its bounds")
 
 
-class _Counting(NodeTransformer):
-    """Puts a counter on every loop and every output, and makes `~` a sum, which is counted."""
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        self.generic_visit(node)
-        node.iter = _filtered(node.iter, "counted", node)
-        return node
-
-    def visit_Output(self, node: nodes.Output) -> nodes.Node:
-        self.generic_visit(node)
-        node.nodes = [_filtered(each, "written", node) for each in node.nodes]
-        return node
-
-    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
-        return nodes.Const(node.data, lineno=node.lineno)
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        whole: nodes.Expr = nodes.Const("", lineno=node.lineno)
-        for each in node.nodes:
-            whole = nodes.Add(whole, _filtered(each, "string", node), lineno=node.lineno)
-        return whole
-
-
-def _filtered(value: nodes.Node, name: str, at: nodes.Node) -> nodes.Expr:
-    return nodes.Filter(value, name, [], [], None, None, lineno=at.lineno)
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with a closed list of filters and methods, each of which pays for what it makes."""
-
-    intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
+class _Worker:
+    """A process that renders, one request after another."""
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=["jinja2.ext.loopcontrols"])
-        self.left = 0
-        known = {name: self.filters[name] for name in FILTERS}
-        own: dict[str, Callable[..., Any]] = {
-            "join": self._join,
-            "replace": self._replace,
-            "tojson": _to_json,
-            "counted": list,
-            "written": str,
-        }
-        self.filters = {name: self._paying(function) for name, function in own.items()} | {
-            name: self._paying(function) for name, function in known.items()
-        }
-        self.globals = {"range": self._range, "namespace": self.globals["namespace"], "raise_exception": _raise,
-                        "dict": dict}  # fmt: skip
+        # It sees the packages that this process sees, and nothing else of its surroundings: no key, no credentials.
+        kept = {name: value for name in ("LD_LIBRARY_PATH",) if (value := os.environ.get(name)) is not None}
+        packages = os.pathsep.join(each for each in sys.path if each)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+            env={**kept, "PYTHONPATH": packages, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
 
-    def spend(self, value: Any) -> Any:
-        """The value, paid for by its size."""
-        size = len(value) if isinstance(value, str | bytes) else STEP
-        if isinstance(value, list | tuple | dict | set | frozenset):
-            size = STEP * (1 + len(value))
-        if isinstance(value, int) and abs(value) >= LARGEST_NUMBER:
-            raise ValueError(f"it makes a number beyond {LARGEST_NUMBER}")
-        self._pay(size)
-        return value
+    def ask(self, request: bytes) -> dict[str, Any]:
+        """Its answer, or why there is none."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        clock = threading.Timer(WALL_SECONDS, self._process.kill)
+        clock.daemon = True
+        clock.start()
+        try:
+            self._process.stdin.write(request)
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+            answer: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"error": self._why(), "last": True}
+        except OSError:
+            answer = {"error": self._why(), "last": True}
+        finally:
+            clock.cancel()
+        return answer
 
-    def _pay(self, amount: int) -> None:
-        self.left -= amount
-        if self.left < 0:
-            raise ValueError(f"it does more than {MOST_WORK} signs' worth of work")
+    def _why(self) -> str:
+        """Of a process that ended without an answer."""
+        ended = self._process.wait()
+        if ended == -signal.SIGPROF:
+            return "it takes more than a second of the processor"
+        if ended == -signal.SIGKILL:
+            return f"it was ended, as it is after {WALL_SECONDS:g} seconds"
+        return f"its process ended with {ended}"
 
-    def _paying(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The filter; a lazy result is made at once, while someone counts."""
-        passed = getattr(function, "jinja_pass_arg", None)
+    def end(self) -> None:
+        """Whoever waits for its answer gets none."""
+        self._process.kill()
+        self._process.wait()
 
-        # A filter that is handed the context is not worked out when the template is compiled, where nobody counts.
-        @pass_context
-        def paying(context: Context, *given: Any, **named: Any) -> Any:
-            first = {"context": (context,), "eval_context": (context.eval_ctx,), "environment": (self,)}
-            result = function(*first.get(passed.name if passed else "", ()), *given, **named)
-            if not isinstance(result, str | bytes | Mapping) and hasattr(result, "__iter__"):
-                result = list(result)
-            return self.spend(result)
-
-        return paying
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        texts = [side for side in (left, right) if not isinstance(side, int | float)]
-        if (operator != "+" and texts) or operator == "**":
-            raise ValueError(f"it uses {operator} on {type(texts[0]).__name__ if texts else 'numbers'}")
-        for side in texts:
-            self.spend(side)
-        return self.spend(super().call_binop(context, operator, left, right))
-
-    def call(self, context: Context, function: Any, /, *given: Any, **named: Any) -> Any:
-        self._pay(CALL)
-        return self.spend(super().call(context, function, *given, **named))
-
-    def is_safe_attribute(self, thing: Any, name: str, value: Any) -> bool:
-        if isinstance(thing, str | bytes | list | tuple | int | float | set) and name not in METHODS:
-            return False
-        return super().is_safe_attribute(thing, name, value)
-
-    def wrap_str_format(self, value: Any) -> None:
-        """Jinja's own way around `format`, which can fill any width, is closed: it is an attribute like any."""
-
-    def getattr(self, thing: Any, attribute: str) -> Any:
-        """`text.replace` and `text.join` are the ones that count beforehand."""
-        if isinstance(thing, str) and attribute in ("replace", "join"):
-            own = self._replace if attribute == "replace" else self._joined_by
-            return lambda *given: own(thing, *given)
-        return super().getattr(thing, attribute)
-
-    def _join(self, items: Any, between: str = "", attribute: str | None = None) -> str:
-        if attribute is not None:
-            items = [self.getattr(item, attribute) for item in items]
-        return self._joined_by(between, items)
-
-    def _joined_by(self, between: str, items: Any) -> str:
-        parts = [str(item) for item in items]
-        self._pay(sum(map(len, parts)) + len(between) * len(parts))
-        return str(between).join(parts)
-
-    def _replace(self, text: str, old: str, new: str, count: int = -1) -> str:
-        text, old, new = str(text), str(old), str(new)
-        self._pay((text.count(old) + 1) * max(len(new) - len(old), 0))
-        return text.replace(old, new, -1 if count is None else count)
-
-    def _range(self, *given: int) -> list[int]:
-        numbers = range(*given)
-        self._pay(STEP * len(numbers))
-        return list(numbers)
+    def close(self) -> None:
+        """After its last answer."""
+        self.end()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        # What could not be written to a process that is gone is of no use to anyone.
+        with suppress(OSError):
+            self._process.stdin.close()
+        self._process.stdout.close()
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    """Not Jinja's own, which escapes for web pages; as transformers writes it."""
-    if indent is not None and not 0 <= indent <= 8:
-        raise ValueError(f"it indents by {indent}, more than 8")
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+class _Pool:
+    """Workers, those that wait for work and those that have some, and a bound on how many there are."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """As in a process that was forked: the workers are another's."""
+        self._free = threading.BoundedSemaphore(WORKERS)
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._busy: set[_Worker] = set()
+
+    def ask(self, request: bytes) -> dict[str, Any]:
+        with self._free:
+            with self._lock:
+                worker = self._idle.pop() if self._idle else _Worker()
+                self._busy.add(worker)
+            last = True
+            try:
+                answer = worker.ask(request)
+                last = answer["last"]
+                return answer
+            finally:
+                with self._lock:
+                    self._busy.discard(worker)
+                    if not last:
+                        self._idle.append(worker)
+                if last:
+                    worker.close()
+
+    def end(self) -> None:
+        """Ends every process; the next rendering starts another."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+            busy = list(self._busy)
+        for worker in busy:
+            worker.end()
+        for worker in idle:
+            worker.close()
 
 
-def _raise(message: str) -> str:
-    raise TemplateError(message)
+_POOL: Final = _Pool()
+atexit.register(_POOL.end)
+os.register_at_fork(after_in_child=_POOL.forget)

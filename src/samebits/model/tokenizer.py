@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from samebits.model.json_file import read_json, to_json
 from samebits.model.template import Template
@@ -31,6 +35,10 @@ TEMPLATE_FILE: Final = "chat_template.jinja"
 LONE_BYTES: Final = re.compile("([\udc80-\udcff]+)")
 # The signs in a chat's own words are broken up with one of these, taken out again once the text is cut.
 MARKS: Final = tuple(map(chr, range(0xE000, 0xF8FF)))
+
+
+class TooLongError(ValueError):
+    """Data with more tokens than its caller takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +135,30 @@ class Tokenizer:
         """Bytes that no word stands for; data with one of them cannot be encoded."""
         return frozenset(byte for byte, letter in LETTER_OF.items() if letter not in self.parts.words)
 
-    def encode(self, data: str | bytes, *, special: bool = True) -> list[int]:
-        """Ids of the data. `special`: whether text that looks like an added token is that token, or words like any."""
+    def least_tokens(self, data: bytes) -> int:
+        """How many tokens the data has at the least, by a count of its bytes alone.
+
+        A token of n bytes has none that only shorter tokens have. So where each byte counts as one part of the longest
+        token that has it, no token counts for more than one."""
+        counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256).tolist()
+        return math.ceil(sum(Fraction(count, longest) for count, longest in zip(counts, self._longest, strict=True)))
+
+    @cached_property
+    def _longest(self) -> list[int]:
+        """For each byte the length of the longest token that has it."""
+        longest = [1] * 256
+        for token in self._bytes:
+            for byte in set(token):
+                longest[byte] = max(longest[byte], len(token))
+        return longest
+
+    def _check_length(self, data: bytes, most: int | None) -> None:
+        if most is not None and (least := self.least_tokens(data)) > most:
+            raise TooLongError(f"tokenizer: the data has at least {least} tokens; allowed: at most {most}")
+
+    def encode(self, data: str | bytes, *, special: bool = True, most: int | None = None) -> list[int]:
+        """Ids of the data. `special`: whether text that looks like an added token is that token, or words like any.
+        `most`: data that must have more tokens is refused before it is cut, by a TooLongError."""
         if not isinstance(data, str | bytes | bytearray):
             raise ValueError(f"tokenizer: the data is a {type(data).__name__}; allowed: str, bytes")
         try:
@@ -137,6 +167,7 @@ class Tokenizer:
             raise ValueError(
                 f"tokenizer: the text has half a character at {error.start}; allowed: whole ones"
             ) from None
+        self._check_length(data, most)
         if self.missing and not self.missing.isdisjoint(data):
             place = next(place for place, byte in enumerate(data) if byte in self.missing)
             raise ValueError(f"tokenizer: byte {data[place]:#04x} at {place} has no token; allowed: all bytes but"
@@ -159,16 +190,19 @@ class Tokenizer:
         """The conversation as its template writes it, up to where the answer begins."""
         return self._chat.render(messages, **self._marks)
 
-    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Ids of the chat, in which only the template can write an added token: in a message it is plain words."""
-        everything = json.dumps(list(messages), ensure_ascii=False) + (self.template or "")
-        mark = next((sign for sign in MARKS if sign not in everything), None)
+    def conversation(self, messages: Sequence[Mapping[str, Any]], *, most: int | None = None) -> list[int]:
+        """Ids of the chat, in which only the template can write an added token: in a message it is plain words.
+        `most`: as for `encode`, of the messages' texts and of what the template makes of them."""
+        self._check_length("".join(_texts(messages)).encode("utf-8", "replace"), most)
+        present = set(json.dumps(list(messages), ensure_ascii=False)).union(self.template or "")
+        mark = next((sign for sign in MARKS if sign not in present), None)
         if mark is None:
             raise ValueError(
                 "tokenizer: the messages hold every private character of Unicode; allowed: not all of them"
             )
-        ids: list[int] = []
-        for piece, token in self._pieces(self.chat(self._broken(list(messages), mark))):
+        ids, text = list[int](), self.chat(self._broken(list(messages), mark))
+        self._check_length(text.replace(mark, "").encode("utf-8", "replace"), most)
+        for piece, token in self._pieces(text):
             ids += self.encode(piece.replace(mark, ""), special=False)
             ids += () if token is None else (token,)
         return ids
@@ -249,6 +283,15 @@ class Stream:
     def finish(self) -> str:
         """What is left where the ids end inside a character."""
         return self._decoder.decode(b"", final=True)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in a message, or in a list of them, without their keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(inner)
 
 
 def _by_name(parts: Parts) -> dict[str, Any]:

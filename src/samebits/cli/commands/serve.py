@@ -23,6 +23,9 @@ def serve(
         str | None,
         typer.Option(envvar="SAMEBITS_API_KEY", show_envvar=True, help="Ask clients for this key."),
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="A further name by which clients may ask; can be given several times.")
+    ] = None,
     pages: Annotated[int, typer.Option(help="Pages of the key-value cache.")] = 512,
     page_size: Annotated[int, typer.Option(help="Tokens of a page, a multiple of 16.")] = 16,
     batch_tokens: Annotated[int, typer.Option(help="Most tokens in one forward pass.")] = 256,
@@ -42,6 +45,7 @@ def serve(
     Example: [bold]samebits serve --model smollm2 --port 8000[/bold]"""
     with needed("serve"):
         from samebits.infer.server.app import Service
+        from samebits.infer.server.guard import Access
         from samebits.infer.server.serving import listen
         from samebits.infer.server.serving import serve as run
     from samebits.infer.engine import Engine
@@ -50,6 +54,7 @@ def serve(
 
     limits = Limits(body_bytes=max_body_bytes, prompt_tokens=max_prompt_tokens, max_tokens=max_tokens,
                     choices=max_choices, queue=max_queue)  # fmt: skip
+    access = Access(api_key=api_key, hosts=(host, *(allowed_host or ())))
     with listen(host, port) as listening:
         with progress(f"loading {model}"):
             loaded = load(model)
@@ -58,7 +63,7 @@ def serve(
                 batch_requests=batch_requests,
             )  # fmt: skip
         service = Service(
-            engine=engine, tokenizer=loaded.tokenizer, name=name or Path(model).name, limits=limits, api_key=api_key,
+            engine=engine, tokenizer=loaded.tokenizer, name=name or Path(model).name, limits=limits, access=access,
             context=min(loaded.model.config.max_positions, pages * page_size),
         )  # fmt: skip
 

@@ -61,7 +61,7 @@ class Heading:
         if self.chat:
             return {"content": [self._content(each) for each in scored], "refusal": None}
         return {
-            "tokens": [self.tokenizer.text([each.token]) for each in scored],
+            "tokens": [self._name(each.token) for each in scored],
             "token_logprobs": [None if each.logprob is None else _value(each.logprob) for each in scored],
             "top_logprobs": [self._top(each) for each in scored],
             "text_offset": [each.offset for each in scored],
@@ -82,13 +82,24 @@ class Heading:
                 "samebits": {"id": token, "bits": bits(logprob)}}  # fmt: skip
 
     def _top(self, each: Scored) -> dict[str, float | None] | None:
-        """By text, as OpenAI has it: of tokens that look alike the likeliest stays."""
+        """By name, as OpenAI has it; of tokens that have one name all but the likeliest go by their number."""
         if not each.top:
             return None
         found: dict[str, float | None] = {}
         for token, logprob in each.top:
-            found.setdefault(self.tokenizer.text([token]), _value(logprob))
+            name = self._name(token)
+            found[f"token_id:{token}" if name in found else name] = _value(logprob)
         return found
+
+    def _name(self, token: int) -> str:
+        """Its text; where that would tell too little, as OpenAI and vLLM do, the bytes of it or its number."""
+        raw = self.tokenizer.decode([token])
+        if not raw:
+            return f"token_id:{token}"
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 def usage(prompts: Sequence[int], completion_tokens: int, cached: int) -> dict[str, Any]:

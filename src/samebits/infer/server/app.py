@@ -1,50 +1,44 @@
-"""The HTTP application: who may ask, what is asked, and which part answers.
+"""The HTTP application: what is asked, and which part answers.
 
 Everything that could be refused is refused here, before the engine hears of it."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import json
 import secrets
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from samebits.infer.engine import Engine
 from samebits.infer.request import Request, Sampling
 from samebits.infer.server import schema
 from samebits.infer.server.answers import Heading
-from samebits.infer.server.exchange import Exchange, GoneError
+from samebits.infer.server.exchange import Exchange
+from samebits.infer.server.guard import PATHS, Access, Guard, as_json, refusal
+from samebits.infer.server.intake import RETRY_SECONDS, Body, Intake
 from samebits.infer.server.limits import Limits, RefusedError
 from samebits.infer.server.loop import EngineLoop
 from samebits.infer.server.metrics import Metrics
 from samebits.infer.server.schema import Asked
-from samebits.model.tokenizer import Tokenizer
+from samebits.model.tokenizer import Tokenizer, TooLongError
 
 PAGE: Final = Path(__file__).with_name("chat.html")
-OPEN_PATHS: Final = ("/", "/health")
-PATHS: Final = (*OPEN_PATHS, "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions")
 # The page talks to nobody but this server, and needs nothing from anywhere.
 PAGE_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none';"
     " form-action 'none'; frame-ancestors 'none'"
 )
-RETRY_SECONDS: Final = 1
-# What is counted where a client left before it got an answer.
-LEFT_STATUS: Final = 499
 
 
 @dataclass(kw_only=True)
@@ -57,13 +51,12 @@ class Service:
     context: int
     """Tokens of a prompt and its answer together."""
     limits: Limits = field(default_factory=Limits)
-    api_key: str | None = None
+    access: Access = field(default_factory=Access)
 
     def __post_init__(self) -> None:
-        if self.api_key == "":
-            raise ValueError("serve: the API key is empty; allowed: at least one character, or none at all")
         self.vocabulary = self.engine.model.config.vocabulary
         self.stop = frozenset((*self.tokenizer.eos, *self.engine.model.config.eos))
+        self.intake = Intake(self.limits)
         self.loop = EngineLoop(self.engine)
         self.metrics = Metrics(lambda: self.loop.statistics)
         self.created = int(time.time())
@@ -81,18 +74,6 @@ class Service:
     def unavailable(self) -> str | None:
         return "the server is stopping" if self.draining else self.loop.failure
 
-    def check_key(self, scope: Scope) -> None:
-        if self.api_key is None or scope["path"] in OPEN_PATHS:
-            return
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        kind, _, key = given.partition(b" ")
-        if kind.lower() != b"bearer" or not hmac.compare_digest(key.strip(), self.api_key.encode()):
-            raise RefusedError(
-                401,
-                "the API key is missing or wrong; allowed: Authorization: Bearer and the server's key",
-                code="invalid_api_key",
-            )
-
     def check_room(self, count: int) -> None:
         if (reason := self.unavailable()) is not None:
             raise RefusedError(503, reason, retry_after=RETRY_SECONDS)
@@ -100,6 +81,11 @@ class Service:
             busy = f"{len(self.loop.open)} answers run or wait, {count} more are asked for"
             allowed = f"at most {self.limits.queue} at one time"
             raise RefusedError(429, f"{busy}; allowed: {allowed}", code="queue_full", retry_after=RETRY_SECONDS)
+
+    def prepare(self, body: bytes, *, chat: bool) -> tuple[Asked, list[Request]]:
+        """What a body asks for, as the engine will hear it. Takes a while: for a thread of its own."""
+        asked = (schema.chat if chat else schema.completion)(schema.parse(body, self.limits), self.limits)
+        return asked, self.requests(asked)
 
     def requests(self, asked: Asked) -> list[Request]:
         """What the engine is asked for: for each prompt, n answers, which the seed and their number tell apart."""
@@ -120,11 +106,14 @@ class Service:
         return found
 
     def _prompts(self, asked: Asked) -> list[tuple[int, ...]]:
-        param = "messages" if asked.messages else "prompt"
+        param, most = "messages" if asked.messages else "prompt", self.limits.prompt_tokens
         try:
-            prompts = [tuple(self.tokenizer.conversation(asked.messages))] if asked.messages else [
-                tuple(self.tokenizer.encode(each)) if isinstance(each, str) else each for each in asked.prompts
+            prompts = [tuple(self.tokenizer.conversation(asked.messages, most=most))] if asked.messages else [
+                tuple(self.tokenizer.encode(each, most=most)) if isinstance(each, str) else each
+                for each in asked.prompts
             ]  # fmt: skip
+        except TooLongError as error:
+            raise RefusedError(400, str(error), param=param, code="context_length_exceeded") from None
         except ValueError as error:
             raise RefusedError(400, str(error), param=param) from None
         for tokens in prompts:
@@ -148,39 +137,6 @@ class Service:
         return most
 
 
-class Guard:
-    """Around every request: the key, the length that a body claims, and the count by status."""
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status = LEFT_STATUS
-
-        async def seen(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        try:
-            try:
-                self._service.check_key(scope)
-                length = dict(scope["headers"]).get(b"content-length", b"0")
-                self._service.limits.check("body_bytes", int(length), "the number of bytes of the body", None, 413)
-            except RefusedError as refused:
-                await _refusal(refused)(scope, receive, seen)
-            else:
-                await self._app(scope, receive, seen)
-        except (GoneError, ClientDisconnect):
-            pass
-        except Exception:
-            status = 500
-            raise
-        finally:
-            path = scope["path"] if scope["path"] in PATHS else "other"
-            self._service.metrics.requests.labels(path, str(status)).inc()
-
-
 def application(service: Service) -> Starlette:
     """The routes of a service. Its engine loop is started by whoever runs this."""
     routes = [
@@ -192,7 +148,8 @@ def application(service: Service) -> Starlette:
         Route("/v1/chat/completions", _chat, methods=["POST"]),
     ]
     handlers: dict[Any, Any] = {RefusedError: _on_refused, HTTPException: _on_http, Exception: _on_fault}
-    app = Starlette(routes=routes, middleware=[Middleware(Guard, service=service)], exception_handlers=handlers)
+    guard = Middleware(Guard, access=service.access, limits=service.limits, count=service.metrics.count)
+    app = Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
     app.state.service = service
     return app
 
@@ -209,9 +166,9 @@ async def _answer(http: HttpRequest, *, chat: bool) -> ASGIApp:
     """Checked to the end, then submitted; nothing can come between the check for room and the submission."""
     service: Service = http.app.state.service
     service.check_room(1)
-    values = schema.parse(await _body(http, service.limits), service.limits)
-    asked = (schema.chat if chat else schema.completion)(values, service.limits)
-    requests = await run_in_threadpool(service.requests, asked)
+    with service.intake.body() as body:
+        await _read(http, body, service.limits)
+        asked, requests = await service.intake.run(body, partial(service.prepare, chat=chat), chat=chat)
     service.check_room(len(requests))
     identity = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"
     heading = Heading(id=identity, created=int(time.time()), model=service.name, chat=chat, tokenizer=service.tokenizer)
@@ -220,20 +177,17 @@ async def _answer(http: HttpRequest, *, chat: bool) -> ASGIApp:
     return exchange
 
 
-async def _body(http: HttpRequest, limits: Limits) -> bytes:
+async def _read(http: HttpRequest, body: Body, limits: Limits) -> None:
     # A page of another site can send a form or plain text here without asking; JSON it cannot.
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RefusedError(415, f"the body's type is {kind[:64]!r}; allowed: application/json")
-    body = bytearray()
     try:
         async with asyncio.timeout(limits.body_seconds):
             async for chunk in http.stream():
-                body += chunk
-                limits.check("body_bytes", len(body), "the number of bytes of the body", None, 413)
+                body.add(chunk)
     except TimeoutError:
         raise RefusedError(408, f"the body has not come in {limits.body_seconds} seconds") from None
-    return bytes(body)
 
 
 async def _models(http: HttpRequest) -> Response:
@@ -242,13 +196,13 @@ async def _models(http: HttpRequest) -> Response:
              "max_tokens": min(service.limits.max_tokens, service.context), "queue": service.limits.queue}  # fmt: skip
     entry = {"id": service.name, "object": "model", "created": service.created, "owned_by": "samebits",
              "samebits": about}  # fmt: skip
-    return _json({"object": "list", "data": [entry]})
+    return as_json({"object": "list", "data": [entry]})
 
 
 async def _health(http: HttpRequest) -> Response:
     service: Service = http.app.state.service
     reason = service.unavailable()
-    return _json({"status": "ok" if reason is None else reason}, 200 if reason is None else 503)
+    return as_json({"status": "ok" if reason is None else reason}, 200 if reason is None else 503)
 
 
 async def _metrics(http: HttpRequest) -> Response:
@@ -263,7 +217,7 @@ async def _page(http: HttpRequest) -> Response:
 
 async def _on_refused(http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
-    return _refusal(error)
+    return refusal(error)
 
 
 async def _on_http(http: HttpRequest, error: Exception) -> Response:
@@ -271,22 +225,8 @@ async def _on_http(http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     allowed = ", ".join(PATHS) if error.status_code == 404 else (error.headers or {}).get("Allow", "")
     what = f"{http.method} {http.url.path[:128]}: {error.detail}"
-    return _refusal(RefusedError(error.status_code, f"{what}; allowed: {allowed}"))
+    return refusal(RefusedError(error.status_code, f"{what}; allowed: {allowed}"))
 
 
 async def _on_fault(http: HttpRequest, error: Exception) -> Response:
-    return _refusal(RefusedError(500, f"the server has a fault: {type(error).__name__}"))
-
-
-def _refusal(refused: RefusedError) -> Response:
-    """Of a body that is not wanted no more is read: the connection ends."""
-    headers = {"connection": "close"} if refused.status in (408, 413) else {}
-    if refused.retry_after is not None:
-        headers["retry-after"] = str(refused.retry_after)
-    if refused.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    return _json(refused.document, refused.status, headers)
-
-
-def _json(document: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(json.dumps(document), status_code=status, media_type="application/json", headers=headers)
+    return refusal(RefusedError(500, f"the server has a fault: {type(error).__name__}"))

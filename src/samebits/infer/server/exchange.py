@@ -66,10 +66,11 @@ class Choice:
     def _echo(self, event: Event) -> tuple[str, list[Scored]]:
         """The prompt's text and tokens."""
         stream, text, scored = Stream(self._tokenizer), "", []
-        logprobs = (None, *(event.prompt_logprobs or ()))
-        for place, token in enumerate(self._request.prompt):
-            logprob = logprobs[place] if event.prompt_logprobs is not None else None
-            scored.append(Scored(token=token, logprob=logprob, offset=len(text)))
+        unscored = [None] * len(self._request.prompt)
+        logprobs = unscored if event.prompt_logprobs is None else [None, *event.prompt_logprobs]
+        tops = unscored if event.prompt_top is None else [None, *event.prompt_top]
+        for token, logprob, top in zip(self._request.prompt, logprobs, tops, strict=True):
+            scored.append(Scored(token=token, logprob=logprob, top=top or (), offset=len(text)))
             text += stream.feed(token)
         text += stream.finish()
         self._start = len(text)

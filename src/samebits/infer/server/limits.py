@@ -14,6 +14,12 @@ class Limits:
 
     body_bytes: int = 1 << 20
     """Bytes of a request's body."""
+    short_bytes: int = 1 << 14
+    """Bytes of a body that is short: it does not wait for long ones."""
+    waiting_bytes: int = 1 << 24
+    """Bytes of all bodies that come or wait to be read, beyond `short_bytes` of each."""
+    waiting: int = 64
+    """Requests that wait to be read, in each of four lanes: short and long, texts and chats."""
     depth: int = 16
     """Brackets within brackets in its JSON."""
     messages: int = 256
@@ -24,7 +30,7 @@ class Limits:
     """Tokens of one answer."""
     choices: int = 16
     """Answers to one request: prompts times n."""
-    stops: int = 4
+    stops: int = 16
     """Stop strings."""
     stop_characters: int = 128
     """Characters of a stop string."""

@@ -29,6 +29,9 @@ class Metrics:
         )  # fmt: skip
         self.registry.register(_EngineFigures(engine))
 
+    def count(self, path: str, status: int) -> None:
+        self.requests.labels(path, str(status)).inc()
+
     def text(self) -> bytes:
         return generate_latest(self.registry)
 

@@ -5,8 +5,8 @@ Knows neither tokens nor an engine: prompts leave as they came, messages as plai
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -143,7 +143,8 @@ class _Fields:
         value = self.values.get(name)
         if value is None:
             return default
-        if type(value) not in (int, float) or not math.isfinite(value):
+        # Compared as they are: a whole number may be too large to become a float.
+        if type(value) not in (int, float) or not -sys.float_info.max <= value <= sys.float_info.max:
             self.refuse(name, "a number")
         return float(value)
 

@@ -9,13 +9,12 @@ import asyncio
 import socket
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from samebits.infer.server.app import Service, application
-from samebits.infer.server.limits import Limits
+from samebits.infer.server.protocol import protocol
 
 # After the last answer: how long responses may take to leave, to clients that read slowly.
 FLUSH_SECONDS: Final = 5
@@ -41,7 +40,7 @@ class Server(uvicorn.Server):
     def __init__(self, service: Service, grace: float, ready: Callable[[str], None]) -> None:
         super().__init__(
             uvicorn.Config(
-                application(service), http=_protocol(service.limits), ws="none", lifespan="off", log_level="error",
+                application(service), http=protocol(service.limits), ws="none", lifespan="off", log_level="error",
                 access_log=False, server_header=False, timeout_graceful_shutdown=FLUSH_SECONDS,
                 limit_concurrency=service.limits.connections + 1,
             )
@@ -55,6 +54,7 @@ class Server(uvicorn.Server):
         try:
             await self.serve(sockets=[listening])
         finally:
+            self._service.intake.stop()
             await self._service.loop.stop()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -77,66 +77,5 @@ class Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         await self._service.drain(self._grace)
+        self._service.intake.stop()
         self.should_exit = True
-
-
-class _Deadline:
-    """Something that happens unless it is cleared in time. What has begun to run is not begun anew."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set(self, seconds: float, action: Callable[[], None]) -> None:
-        if self._timer is None:
-            self._timer = self._loop.call_later(seconds, action)
-
-    def clear(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
-def _protocol(limits: Limits) -> type[H11Protocol]:
-    """HTTP that hangs up on clients who do not say what they want, or do not read what they get, in time."""
-
-    class Impatient(H11Protocol):
-        def connection_made(self, transport: Any) -> None:
-            self._asking, self._reading = _Deadline(self.loop), _Deadline(self.loop)
-            super().connection_made(transport)
-            self._watch()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._watch()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._asking.clear()
-            self._reading.clear()
-            super().connection_lost(exc)
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._reading.set(limits.send_seconds, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            self._reading.clear()
-            super().resume_writing()
-
-        def timeout_keep_alive_handler(self) -> None:
-            """What is not read of the last response would keep a closed connection open."""
-            super().timeout_keep_alive_handler()
-            self.loop.call_later(limits.send_seconds, self.transport.abort)
-
-        def _watch(self) -> None:
-            """Between requests the base's own timer is at work until the first byte comes."""
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._asking.clear()
-            else:
-                self._asking.set(limits.header_seconds, self._hang_up)
-
-        def _hang_up(self) -> None:
-            if self.cycle is None or self.cycle.response_complete:
-                self.transport.abort()
-
-    return Impatient
