@@ -45,7 +45,7 @@ test-long: $(READY)
 # From the source tree, building the native library in place; skips with a reason where there is no GPU.
 test-gpu:
 	PYTHONPATH=src $(GPU_PYTHON) -m samebits.native.build
-	PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu
+	PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu --numprocesses 4 --dist loadfile
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py --record

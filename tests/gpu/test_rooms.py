@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -49,9 +49,13 @@ PROMISED = {room: promised(room) for room in ROOMS}
 Findings = list[dict[str, Any]]
 
 
-def judged(room: str, promise: str) -> Findings:
-    """One promise of a room by Triton, or `device` on both backends, in a process of its own."""
+FORMATS = ("float32", "bfloat16", "float16")
+
+
+def judged(room: str, promise: str, formats: Sequence[str] = FORMATS) -> Findings:
+    """One promise of an operator by Triton, or `device` on both backends, in a process of its own."""
     options = [] if promise == "device" else ["--backend", "triton"]
+    options += [word for each in formats for word in ("--format", each)]
     command = [sys.executable, "-m", "samebits.cli", "check", room, "--promise", promise, *options, "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.startswith("{"), f"{room} {promise}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
@@ -60,20 +64,26 @@ def judged(room: str, promise: str) -> Findings:
 
 
 @pytest.fixture(scope="module")
-def reports() -> Iterator[dict[tuple[str, str], Future[Findings]]]:
+def reports() -> Iterator[dict[tuple[str, str], list[Future[Findings]]]]:
     """All findings, on their way: compiling is most of the work, and the processor has cores for it."""
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        # Attention first: its kernels take longest to compile.
-        pairs = [(room, promise) for room in ROOMS for promise in PROMISED[room]]
-        pairs.sort(key=lambda pair: pair[0] != "attention")
-        yield {(room, promise): pool.submit(judged, room, promise) for room, promise in pairs}
+        found: dict[tuple[str, str], list[Future[Findings]]] = {
+            # Most kernels are compiled here: a process a format, and before all others.
+            ("attention", "tile"): [pool.submit(judged, "attention", "tile", (each,)) for each in FORMATS]
+        }
+        # By promise, so that not all processes of an operator compile its kernels at the same time.
+        pairs = sorted(((promise, room) for room in ROOMS for promise in PROMISED[room]), key=lambda pair: pair[0])
+        for promise, room in pairs:
+            if (room, promise) not in found:
+                found[room, promise] = [pool.submit(judged, room, promise)]
+        yield found
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_every_promise_holds(room: str, reports: dict[tuple[str, str], Future[Findings]]) -> None:
+def test_every_promise_holds(room: str, reports: dict[tuple[str, str], list[Future[Findings]]]) -> None:
     """Every planted fault caught, too."""
     for promise in PROMISED[room]:
-        findings = reports[room, promise].result()
+        findings = [finding for report in reports[room, promise] for finding in report.result()]
         lines = [
             f"{each['obligation']} {each['subject']} {promise}: {each['verdict']} {each['detail']}" for each in findings
         ]

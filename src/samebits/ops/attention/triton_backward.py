@@ -74,7 +74,7 @@ def attention_delta(
 
 @triton.jit(
     do_not_specialize=["q_token", "q_head", "k_token", "k_head", "v_token", "v_head", "do_token", "do_head", "pitch",
-                       "heads", "tiles", "window", "c", "scale", "cap_factor", "cap"],
+                       "heads", "tiles", "first_tile", "first_tiles", "window", "c", "scale", "cap_factor", "cap"],
     do_not_specialize_on_alignment=["q_ptr", "k_ptr", "v_ptr", "do_ptr", "statistics_ptr", "wrong_ptr", "dq_ptr",
                                     "q_start_ptr", "q_length_ptr", "k_start_ptr", "k_length_ptr"],
 )  # fmt: skip
@@ -82,16 +82,17 @@ def attention_dq(
     q_ptr, k_ptr, v_ptr, do_ptr, statistics_ptr, wrong_ptr, dq_ptr, k_described, v_described, q_start_ptr,
     q_length_ptr, k_start_ptr, k_length_ptr, q_token: tl.int64, q_head: tl.int64, k_token: tl.int64, k_head: tl.int64,
     v_token: tl.int64, v_head: tl.int64, do_token: tl.int64, do_head: tl.int64, pitch: tl.int64, heads: tl.int32,
-    tiles: tl.int32, window: tl.int32, c: tl.float32, scale: tl.float32, cap_factor: tl.float32, cap: tl.float32,
-    HEAD: tl.constexpr, PADDED: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr, DESCRIBED: tl.constexpr,
-    CAREFUL: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
+    tiles: tl.int32, first_tile: tl.int32, first_tiles: tl.int32, window: tl.int32, c: tl.float32, scale: tl.float32,
+    cap_factor: tl.float32, cap: tl.float32, HEAD: tl.constexpr, PADDED: tl.constexpr, GROUP: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr,
+    DESCRIBED: tl.constexpr, CAREFUL: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """dQ = scale * sum over keys ascending of dS K, dS = P * (dO V - delta)."""
-    if is_done(wrong_ptr, CAREFUL):
-        return
     line = tl.program_id(0) // tiles
     tile = tiles - 1 - tl.program_id(0) % tiles
+    wrong_ptr += line * first_tiles + tile * QUERIES // first_tile
+    if is_done(wrong_ptr, CAREFUL):
+        return
     sequence, head = line // heads, line % heads
     q_length, k_length = tl.load(q_length_ptr + sequence).to(tl.int32), tl.load(k_length_ptr + sequence).to(tl.int32)
     if tile * QUERIES >= q_length:
@@ -138,7 +139,7 @@ def attention_dq(
             key_head, k_token, v_token, window, c, cap_factor, cap, full_end, end,
             HEAD, PADDED, KEYS, True, False, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
         )  # fmt: skip
-        tl.store(wrong_ptr + tl.program_id(0), any_of(not_finite(dq)).to(tl.int32))
+        tl.store(wrong_ptr, any_of(not_finite(dq)).to(tl.int32))
     columns = tl.arange(0, PADDED)
     pointers = dq_ptr + (tokens * heads + head)[:, None] * HEAD + columns[None, :]
     tl.store(pointers, scaled(dq, scale).to(dq_ptr.dtype.element_ty), mask=inside[:, None] & (columns < HEAD)[None, :])
@@ -146,7 +147,7 @@ def attention_dq(
 
 @triton.jit(
     do_not_specialize=["q_token", "q_head", "k_token", "k_head", "v_token", "v_head", "do_token", "do_head", "pitch",
-                       "heads", "tiles", "window", "c", "scale", "cap_factor", "cap"],
+                       "heads", "tiles", "first_tile", "first_tiles", "window", "c", "scale", "cap_factor", "cap"],
     do_not_specialize_on_alignment=["q_ptr", "k_ptr", "v_ptr", "do_ptr", "statistics_ptr", "wrong_ptr", "dk_ptr",
                                     "dv_ptr", "q_start_ptr", "q_length_ptr", "k_start_ptr", "k_length_ptr"],
 )  # fmt: skip
@@ -154,16 +155,18 @@ def attention_dk_dv(
     q_ptr, k_ptr, v_ptr, do_ptr, statistics_ptr, wrong_ptr, dk_ptr, dv_ptr, q_described, do_described,
     statistics_described, q_start_ptr, q_length_ptr, k_start_ptr, k_length_ptr, q_token: tl.int64, q_head: tl.int64,
     k_token: tl.int64, k_head: tl.int64, v_token: tl.int64, v_head: tl.int64, do_token: tl.int64, do_head: tl.int64,
-    pitch: tl.int64, heads: tl.int32, tiles: tl.int32, window: tl.int32, c: tl.float32, scale: tl.float32,
-    cap_factor: tl.float32, cap: tl.float32, HEAD: tl.constexpr, PADDED: tl.constexpr, GROUP: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr,
-    DESCRIBED: tl.constexpr, CAREFUL: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
+    pitch: tl.int64, heads: tl.int32, tiles: tl.int32, first_tile: tl.int32, first_tiles: tl.int32, window: tl.int32,
+    c: tl.float32, scale: tl.float32, cap_factor: tl.float32, cap: tl.float32, HEAD: tl.constexpr,
+    PADDED: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
+    WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr, DESCRIBED: tl.constexpr, CAREFUL: tl.constexpr,
+    ALIGNED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """dV = sum of P dO, dK = scale * sum of dS Q: heads of the group ascending, in each head queries ascending."""
-    if is_done(wrong_ptr, CAREFUL):
-        return
     key_heads = heads // GROUP
     line, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    wrong_ptr += line * first_tiles + tile * KEYS // first_tile
+    if is_done(wrong_ptr, CAREFUL):
+        return
     sequence, key_head = line // key_heads, line % key_heads
     q_length, k_length = tl.load(q_length_ptr + sequence).to(tl.int32), tl.load(k_length_ptr + sequence).to(tl.int32)
     if tile * KEYS >= k_length:
@@ -209,7 +212,7 @@ def attention_dk_dv(
                 HEAD, PADDED, QUERIES, True, False, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
             )  # fmt: skip
     if not CAREFUL:
-        tl.store(wrong_ptr + tl.program_id(0), any_of(not_finite(dk) | not_finite(dv)).to(tl.int32))
+        tl.store(wrong_ptr, any_of(not_finite(dk) | not_finite(dv)).to(tl.int32))
     columns = tl.arange(0, PADDED)
     places = ((k_start + keys) * key_heads + key_head)[:, None] * HEAD + columns[None, :]
     stored = known[:, None] & (columns < HEAD)[None, :]
@@ -221,6 +224,8 @@ DQ_LAUNCH: Final = BackwardLaunch(queries=128, keys=64, warps=8, stages=3)
 DK_DV_LAUNCH: Final = BackwardLaunch(queries=64, keys=64, warps=4, stages=2)
 WIDE_HEAD: Final = BackwardLaunch(queries=64, keys=64, warps=8, stages=1)
 FLOAT32: Final = BackwardLaunch(queries=16, keys=16, described=False, warps=4, stages=1)
+# Small tiles, so that little is computed again, and one kernel for whatever launch the first pass had.
+CAREFUL_LAUNCH: Final = FLOAT32
 DELTA_ROWS: Final = 16
 
 
@@ -248,22 +253,23 @@ def backward(
     sizes = {"HEAD": head, "PADDED": padded, "GROUP": heads // k.shape[1]}
     flags = {"CAUSAL": rule.causal, "WINDOWED": rule.window > 0, "SOFTCAP": rule.softcap > 0}
     precision = {"ALIGNED": aligned(q, k, v, do), "EXACT": q.dtype == torch.float32}
+    factors = (rule.exponent_factor, rule.gradient_factor, rule.score_factor, rule.cap)
 
-    def launch(kernel: Any, launch: BackwardLaunch, lines: int, length: int, tile: int, outputs: tuple[Tensor, ...],
+    def launch(kernel: Any, launch: BackwardLaunch, lines: int, length: int, axis: str, outputs: tuple[Tensor, ...],
                described: tuple[Any, ...] | None) -> None:  # fmt: skip
-        """The kernel, and once more with care for the tiles that were not finite."""
-        tiles = triton.cdiv(length, tile)
-        factors = (rule.exponent_factor, rule.gradient_factor, rule.score_factor, rule.cap)
-        rest = (*table, *strides, pitch, heads, tiles, rule.window, *factors)
-        programs = sequences.count * lines * tiles
-        wrong = torch.empty(programs, dtype=torch.int32, device=q.device)
+        """The kernel over tiles of an axis ("queries" or "keys"); once more, with care, where it was not finite."""
+        first_tile = getattr(launch, axis)
+        first_tiles = triton.cdiv(length, first_tile)
+        wrong = torch.empty(sequences.count * lines * first_tiles, dtype=torch.int32, device=q.device)
         addressed = (None,) * (2 if kernel is attention_dq else 3)
-        for careful in (False, True):
+        for careful, numbers in ((False, launch), (True, CAREFUL_LAUNCH)):
             given = addressed if careful or described is None else described
+            tiles = triton.cdiv(length, getattr(numbers, axis))
+            rest = (*table, *strides, pitch, heads, tiles, first_tile, first_tiles, rule.window, *factors)
             run(
-                kernel, programs, (q, k, v, do, statistics, wrong, *outputs, *given, *rest), warps=launch.warps,
-                stages=1 if careful else launch.stages, **sizes, QUERIES=launch.queries, KEYS=launch.keys, **flags,
-                DESCRIBED=given is not addressed, CAREFUL=careful, **precision,
+                kernel, sequences.count * lines * tiles, (q, k, v, do, statistics, wrong, *outputs, *given, *rest),
+                warps=numbers.warps, stages=numbers.stages, **sizes, QUERIES=numbers.queries, KEYS=numbers.keys,
+                **flags, DESCRIBED=given is not addressed, CAREFUL=careful, **precision,
             )  # fmt: skip
 
     with on_device(q):
@@ -275,11 +281,11 @@ def backward(
         )  # fmt: skip
         first = dq_launch or forced_launch or choose(q, DQ_LAUNCH)
         keys = (describe(k, first.keys), describe(v, first.keys)) if first.described and describable(k, v) else None
-        launch(attention_dq, first, heads, sequences.longest_query, first.queries, (dq,), keys)
+        launch(attention_dq, first, heads, sequences.longest_query, "queries", (dq,), keys)
         second = dk_dv_launch or forced_launch or choose(q, DK_DV_LAUNCH)
         queries = None
         if second.described and describable(q, do):
             lines = Described(statistics, [len(statistics), pitch], [pitch, 1], [1, second.queries])
             queries = (describe(q, second.queries), describe(do, second.queries), lines)
-        launch(attention_dk_dv, second, k.shape[1], sequences.longest_key, second.keys, (dk, dv), queries)
+        launch(attention_dk_dv, second, k.shape[1], sequences.longest_key, "keys", (dk, dv), queries)
     return dq, dk, dv

@@ -87,13 +87,14 @@ def rmsnorm_backward_input(
         g = dy * load_weight(weight_ptr, columns, H, ALIGNED)
         # A missing term is skipped, so that a lane of -0 stays one.
         lanes = tl.where(inside, tl.fma(g, h * rstd, lanes), lanes)
-    c = (fold_by_halves(lanes, ROWS) * reciprocal)[:, None]
+    # Times -1, for Triton's own minus is a subtraction from +0, which makes +0 of +0.
+    minus_c = (fold_by_halves(lanes, ROWS) * reciprocal * -1.0)[:, None]
     for start in range(0, H, 256):
         offsets, inside, columns = block_of(rows, start, M, H, 256, ALIGNED)
         dy = tl.load(pointers_at(dy_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
         h = tl.load(pointers_at(hidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
         g = dy * load_weight(weight_ptr, columns, H, ALIGNED)
-        dx = rstd * tl.fma(-(h * rstd), c, g)
+        dx = rstd * tl.fma(h * rstd, minus_c, g)
         if dhidden_ptr is not None:
             dx = dx + tl.load(pointers_at(dhidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
         tl.store(pointers_at(dx_ptr, offsets, ALIGNED), dx.to(dx_ptr.dtype.element_ty), mask=inside)

@@ -93,7 +93,8 @@ def softmax_backward(
         offsets, inside, _ = block_of(rows, start, M, H, 256 * STEPS, ALIGNED)
         dy = tl.load(pointers_at(dy_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
         y = tl.load(pointers_at(y_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
-        dx = tl.fma(-exp(y), tl.broadcast_to(c, y.shape), dy) if LOGARITHM else y * (dy - c)
+        # Times -1, for Triton's own minus is a subtraction from +0, which makes +0 of +0.
+        dx = tl.fma(exp(y), tl.broadcast_to(c * -1.0, y.shape), dy) if LOGARITHM else y * (dy - c)
         tl.store(pointers_at(dx_ptr, offsets, ALIGNED), dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
