@@ -24,16 +24,19 @@ def kernel(x_ptr):
 """
 
 
+def compiles(decorator: ast.expr) -> bool:
+    return ast.unparse(decorator).startswith("triton.jit")
+
+
 def minus_signs(source: str) -> Iterator[str]:
     """Lines of device functions with a minus before anything but a constant."""
     for function in ast.walk(ast.parse(source)):
-        if isinstance(function, ast.FunctionDef) and any(
-            "triton.jit" in ast.unparse(d) for d in function.decorator_list
-        ):
-            for node in ast.walk(function):
-                if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-                    if any(isinstance(part, ast.Name) for part in ast.walk(node.operand)):
-                        yield f"{function.name}, line {node.lineno}: {ast.unparse(node)}"
+        if not isinstance(function, ast.FunctionDef) or not any(map(compiles, function.decorator_list)):
+            continue
+        for node in ast.walk(function):
+            minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+            if minus and any(isinstance(part, ast.Name) for part in ast.walk(node)):
+                yield f"{function.name}, line {node.lineno}: {ast.unparse(node)}"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(PACKAGE).as_posix())
