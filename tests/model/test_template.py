@@ -52,7 +52,7 @@ def test_what_no_count_sees_is_stopped(name: str) -> None:
     """The process ends, or runs out of memory of its own; the next rendering is as before."""
     with pytest.raises(ValueError, match=r"chat template: .*; allowed: one that renders, within its bounds") as refused:
         Template(UNCOUNTED[name]).render(SAID)
-    assert "second" in str(refused.value) or "MemoryError" in str(refused.value)
+    assert "the processor's time" in str(refused.value) or "MemoryError" in str(refused.value)
     assert Template(HONEST).render(SAID) == "<user>Why is the sky blue?"
 
 
@@ -69,7 +69,7 @@ def test_a_template_that_hurts_where_it_is_compiled() -> None:
 
 
 def test_honest_ones_are_answered_beside_one_that_is_not() -> None:
-    """One worker is busy for its second; the others answer, in many threads, and none refuses a valid request."""
+    """One worker is busy for as long as it may; the others answer many threads, and refuse no valid request."""
     with ThreadPoolExecutor(9) as pool:
         bad = pool.submit(Template(UNCOUNTED["written"]).render, SAID)
         wait_for(lambda: bool(children()))
