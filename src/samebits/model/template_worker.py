@@ -7,6 +7,7 @@ the limits of the process. Started by path: imports the standard library and Jin
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import sys
@@ -44,6 +45,8 @@ def serve() -> None:
     start = _pages()
     limit = start[0] + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    # What takes long yields to those who serve; what is short does not notice.
+    os.nice(5)
     templates = _Templates()
     for line in sys.stdin.buffer:
         # The timer's signal is left at its default, which ends the process in the middle of whatever it does.

@@ -16,7 +16,7 @@ class Limits:
     """Bytes of a request's body."""
     short_bytes: int = 1 << 14
     """Bytes of a body that is short: it does not wait for long ones."""
-    waiting_bytes: int = 1 << 24
+    waiting_bytes: int = 1 << 22
     """Bytes of all bodies that come or wait to be read, beyond `short_bytes` of each."""
     waiting: int = 32
     """Requests that wait to be read, in each of four lanes: short and long, texts and chats."""
