@@ -28,9 +28,6 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from samebits.model.huggingface import save_folder
-from samebits.model.loading import load
-
 NAME = "attacked"
 # Honest, unless it is asked to freeze: then it writes a small list that takes for ever to write.
 TEMPLATE = (
@@ -161,6 +158,10 @@ def honest(place: str) -> tuple[list[Any], float]:
 
 @contextmanager
 def served() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    # Not above: the attackers, in a process of their own, need nothing of it.
+    from samebits.model.huggingface import save_folder
+    from samebits.model.loading import load
+
     with tempfile.TemporaryDirectory() as folder:
         loaded = load("tiny@0")
         save_folder(loaded.model, Path(folder) / NAME, replace(loaded.tokenizer, template=TEMPLATE))
