@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from samebits.model.tokenizer import END, Stream, Tokenizer
+from samebits.model.tokenizer import END, Stream, Tokenizer, TooLongError
 
 TEXTS = [
     "def encode(data):\n    return [words[each] for each in data]\n" * 3,
@@ -192,3 +192,43 @@ def test_what_cannot_be_done_is_said_in_one_line() -> None:
     with pytest.raises(ValueError, match="there is no chat template; allowed: a tokenizer that has one"):
         TRAINED.chat([{"role": "user", "content": "Hello"}])
     assert TRAINED.decode([10**9]) == b""  # a model may have more rows than there are tokens
+
+
+@pytest.mark.parametrize("words", [TRAINED, BYTES], ids=["trained", "bytes"])
+@given(data=DATA)
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_a_count_of_bytes_is_never_more_than_the_tokens(words: Tokenizer, data: bytes) -> None:
+    """And data that is within its limit is never refused for its bytes."""
+    ids = words.encode(data)
+    assert words.least_tokens(data) <= len(ids) and words.encode(data, most=len(ids)) == ids
+    if words is BYTES and END.encode() not in data:
+        assert len(set(data) & set(END.encode())) or words.least_tokens(data) == len(data)
+
+
+def test_a_bound_that_counts_too_much_is_noticed() -> None:
+    """Planted fault: every byte counts as a token."""
+    text = "The same bits, whatever the batch"
+    assert TRAINED.least_tokens(text.encode()) <= len(TRAINED.encode(text)) < len(text.encode())
+
+
+def test_long_data_is_refused_before_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = replace(TRAINED, template="{{ messages[0].content }}")
+    monkeypatch.setattr(Tokenizer, "_plain", lambda *given: pytest.fail("it was cut"))
+    monkeypatch.setattr(Tokenizer, "chat", lambda *given: pytest.fail("it was rendered"))
+    with pytest.raises(TooLongError, match=r"tokenizer: the data has at least [0-9]+ tokens; allowed: at most 100"):
+        words.encode("x" * 10**6, most=100)
+    with pytest.raises(TooLongError, match="allowed: at most 100"):
+        words.conversation([{"role": "user", "content": ["the ", {"text": "x" * 10**6}]}], most=100)
+
+
+def test_a_template_that_writes_much_is_refused_before_it_is_cut() -> None:
+    words = replace(TRAINED, template="{% for a in range(9999) %}x{{ messages[0].content }}{% endfor %}")
+    with pytest.raises(TooLongError, match="allowed: at most 100"):
+        words.conversation([{"role": "user", "content": "y"}], most=100)
+
+
+def test_every_private_character_costs_little() -> None:
+    """Messages that hold all but one of the marks: one pass finds the one that is left."""
+    said = [{"role": "user", "content": "x" * 10**5 + "".join(map(chr, range(0xE000, 0xF8FE)))}]
+    words = replace(BYTES, template="{{ messages[0].content }}")
+    assert words.decode(words.conversation(said)) == said[0]["content"].encode()

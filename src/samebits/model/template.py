@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final
 WORKER: Final = Path(__file__).with_name("template_worker.py")
 # Renderings at one time.
 WORKERS: Final = 3
-# By the clock, from the request to the answer. The processor's time, of which a worker has one second, is used up first
+# By the clock, from the request to the answer. The processor's time, of which a worker has less, is used up first,
 # unless the machine is very busy.
 WALL_SECONDS: Final = 10.0
 
@@ -91,7 +91,7 @@ class _Worker:
         """Of a process that ended without an answer."""
         ended = self._process.wait()
         if ended == -signal.SIGPROF:
-            return "it takes more than a second of the processor"
+            return "it takes more of the processor's time than it may"
         if ended == -signal.SIGKILL:
             return f"it was ended, as it is after {WALL_SECONDS:g} seconds"
         return f"its process ended with {ended}"

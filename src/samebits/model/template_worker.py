@@ -7,6 +7,7 @@ the limits of the process. Started by path: imports the standard library and Jin
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import sys
@@ -25,8 +26,10 @@ STEP: Final = 16
 CALL: Final = 128
 LARGEST_NUMBER: Final = 2**63
 LONGEST_OUTPUT: Final = 2**20
-# Of the process: seconds of one request, bytes beyond those of the start, bytes that may stay after an answer.
-CPU_SECONDS: Final = 1.0
+# Of the process: the processor's seconds for a template and for a rendering, bytes beyond those of the start, and bytes
+# that may stay after an answer.
+COMPILE_SECONDS: Final = 1.0
+RENDER_SECONDS: Final = 0.25
 MEMORY_BYTES: Final = 128 << 20
 KEPT_BYTES: Final = 32 << 20
 FILTERS: Final = ("trim", "length", "count", "upper", "lower", "title", "capitalize", "default", "d", "first", "last",
@@ -42,10 +45,12 @@ def serve() -> None:
     start = _pages()
     limit = start[0] + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    # What takes long yields to those who serve; what is short does not notice.
+    os.nice(5)
     templates = _Templates()
     for line in sys.stdin.buffer:
-        # The signal is left at its default, which ends the process in the middle of whatever it does.
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+        # The timer's signal is left at its default, which ends the process in the middle of whatever it does.
+        signal.setitimer(signal.ITIMER_PROF, COMPILE_SECONDS)
         try:
             answer = {"text": templates.render(**json.loads(line))}
         # Another's program may fail in any way; the caller gets one line of it, whatever it is.
@@ -75,6 +80,7 @@ class _Templates:
     def render(self, source: str, messages: list[dict[str, Any]], given: dict[str, str]) -> str:
         """What the template writes for the messages and the beginning of an answer."""
         template = self._compiled(source)
+        signal.setitimer(signal.ITIMER_PROF, RENDER_SECONDS)
         self._rules.left, written, size = MOST_WORK, list[str](), 0
         for piece in template.generate(messages=messages, add_generation_prompt=True, **given):
             written.append(piece)

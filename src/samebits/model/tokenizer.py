@@ -21,6 +21,7 @@ import numpy as np
 from samebits.model.json_file import read_json, to_json
 from samebits.model.template import Template
 from samebits.model.tokenizer_file import BYTE_OF, LETTER_OF, Parts, byte_level, check, written
+from samebits.model.tokenizer_settings import GENERATION, SETTINGS, ends_of, sign_of, template_of
 from samebits.records.durable import put_in_one_move
 
 END: Final = "<|endoftext|>"
@@ -28,9 +29,6 @@ END: Final = "<|endoftext|>"
 BEGINNINGS: Final = ("<s>", "<|begin_of_text|>", "<|startoftext|>")
 ENDS: Final = (END, "</s>", "<|end_of_text|>", "<|eot_id|>", "<|im_end|>")
 FILE: Final = "tokenizer.json"
-SETTINGS: Final = "tokenizer_config.json"
-GENERATION: Final = "generation_config.json"
-TEMPLATE_FILE: Final = "chat_template.jinja"
 # Bytes that are no UTF-8, as Python keeps them among text.
 LONE_BYTES: Final = re.compile("([\udc80-\udcff]+)")
 # The signs in a chat's own words are broken up with one of these, taken out again once the text is cut.
@@ -93,10 +91,10 @@ class Tokenizer:
         if folder is None or not (folder / SETTINGS).is_file():
             return cls(parts=parts, **_by_name(parts))
         settings = read_json(folder / SETTINGS)
-        begin, end = (_sign(settings.get(f"{key}_token"), parts, str(folder / SETTINGS)) for key in ("bos", "eos"))
-        ends = _ends(folder) if (folder / GENERATION).is_file() else ()
-        eos = tuple(dict.fromkeys(() if end is None else (end,)) | dict.fromkeys(ends))
-        return cls(parts=parts, bos=begin, eos=eos, template=_template(settings, folder))
+        begin, end = (sign_of(settings.get(f"{key}_token"), parts, str(folder / SETTINGS)) for key in ("bos", "eos"))
+        listed = ends_of(folder) if (folder / GENERATION).is_file() else ()
+        eos = tuple(dict.fromkeys(() if end is None else (end,)) | dict.fromkeys(listed))
+        return cls(parts=parts, bos=begin, eos=eos, template=template_of(settings, folder))
 
     @classmethod
     def of_bytes(cls) -> Tokenizer:
@@ -298,36 +296,3 @@ def _by_name(parts: Parts) -> dict[str, Any]:
     """Where a text begins and ends, by the well-known names of signs."""
     begin = next((parts.added[sign] for sign in BEGINNINGS if sign in parts.special), None)
     return {"bos": begin, "eos": tuple(parts.added[sign] for sign in ENDS if sign in parts.special)}
-
-
-def _sign(value: Any, parts: Parts, name: str) -> int | None:
-    """The id of a sign in tokenizer_config.json, given as a text or as an object with its content."""
-    content = value.get("content") if isinstance(value, dict) else value
-    if content is None:
-        return None
-    if not isinstance(content, str) or content not in parts.added:
-        raise ValueError(f"{name}: a special token is {content!r:.60}; allowed: one of the added tokens, or null")
-    return parts.added[content]
-
-
-def _ends(folder: Path) -> tuple[int, ...]:
-    """The ids at which a generation ends, one or several."""
-    found = read_json(folder / GENERATION).get("eos_token_id")
-    ends = found if isinstance(found, list) else [] if found is None else [found]
-    if len(ends) > 64 or not all(type(each) is int for each in ends):
-        raise ValueError(f"{folder / GENERATION}: eos_token_id is {found!r:.60}; allowed: ids, at most 64")
-    return tuple(ends)
-
-
-def _template(settings: Mapping[str, Any], folder: Path) -> str | None:
-    """The chat template: a text, the default one of several, or a file of its own."""
-    found = settings.get("chat_template")
-    if isinstance(found, list):
-        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
-        found = named.get("default")
-    if found is None and (folder / TEMPLATE_FILE).is_file():
-        with (folder / TEMPLATE_FILE).open("rb") as file:
-            found = file.read(Template.LONGEST + 1).decode("utf-8", "replace")
-    if found is not None and not isinstance(found, str):
-        raise ValueError(f"{folder / SETTINGS}: chat_template is a {type(found).__name__}; allowed: a text")
-    return found

@@ -182,6 +182,7 @@ async def _read(http: HttpRequest, body: Body, limits: Limits) -> None:
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RefusedError(415, f"the body's type is {kind[:64]!r}; allowed: application/json")
+    body.announce(int(http.headers.get("content-length", "0")))
     try:
         async with asyncio.timeout(limits.body_seconds):
             async for chunk in http.stream():

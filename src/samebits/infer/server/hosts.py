@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Final
 
 LOCAL: Final = ("localhost", "127.0.0.1", "::1")
@@ -24,10 +25,12 @@ def is_allowed(header: str, bound: str | None, named: Collection[str]) -> bool:
     name = name_of(header)
     if name is None:
         return False
-    allowed = {_plain(each) for each in (*LOCAL, *named, *(() if bound is None else (bound,)))}
-    return name in allowed or name.endswith(".localhost")
+    if name in LOCAL or name.endswith(".localhost") or (bound is not None and name == _plain(bound)):
+        return True
+    return any(name == _plain(each) for each in named)
 
 
+@lru_cache(1024)
 def _plain(name: str) -> str:
     """One spelling for each name and address."""
     try:

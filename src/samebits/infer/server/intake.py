@@ -30,14 +30,22 @@ class Body:
         """The bytes beyond those that every request is free to have."""
         return max(0, len(self.content) - self.intake.limits.short_bytes)
 
+    def announce(self, length: int) -> None:
+        """A body that would be too much is refused before any of it is taken; nothing is kept for it."""
+        self._check(self.intake.bytes + max(0, length - self.intake.limits.short_bytes))
+
     def add(self, piece: bytes) -> None:
         limits, before = self.intake.limits, self.counted
         limits.check("body_bytes", len(self.content) + len(piece), "the number of bytes of the body", None, 413)
         self.content += piece
         self.intake.bytes += self.counted - before
-        if self.intake.bytes > limits.waiting_bytes:
-            found = f"requests that are read or wait have {self.intake.bytes} bytes beyond the first of each"
-            raise _busy(f"{found}; allowed: at most {limits.waiting_bytes}")
+        self._check(self.intake.bytes)
+
+    def _check(self, found: int) -> None:
+        most = self.intake.limits.waiting_bytes
+        if found > most:
+            what = f"requests that come or wait to be read have {found} bytes beyond the first of each"
+            raise _busy(f"{what}; allowed: at most {most}")
 
 
 class Lane:

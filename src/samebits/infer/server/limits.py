@@ -16,9 +16,9 @@ class Limits:
     """Bytes of a request's body."""
     short_bytes: int = 1 << 14
     """Bytes of a body that is short: it does not wait for long ones."""
-    waiting_bytes: int = 1 << 24
+    waiting_bytes: int = 1 << 22
     """Bytes of all bodies that come or wait to be read, beyond `short_bytes` of each."""
-    waiting: int = 64
+    waiting: int = 32
     """Requests that wait to be read, in each of four lanes: short and long, texts and chats."""
     depth: int = 16
     """Brackets within brackets in its JSON."""
@@ -52,6 +52,11 @@ class Limits:
             value = getattr(self, field.name)
             if type(value) is not int or value < 1:
                 raise ValueError(f"limits: {field.name} is {value!r}; allowed: a whole number, at least 1")
+
+    @property
+    def items(self) -> int:
+        """Commas in a body's JSON: as many token numbers as all its prompts may have, and some for all else."""
+        return self.choices * self.prompt_tokens + 1024
 
     def check(self, limit: str, found: int, what: str, param: str | None, status: int = 400) -> None:
         """Refuse what is more than a limit, by its name."""

@@ -11,6 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+import numpy as np
+
 from samebits.contracts.registry import nearest
 from samebits.infer.server.limits import Limits, RefusedError
 from samebits.ops.sample import LEAST_TEMPERATURE
@@ -29,7 +31,7 @@ BOTH: Final = ("model", "temperature", "top_p", "top_k", "n", "seed", "stop", "s
 COMPLETION: Final = (*BOTH, "prompt", "echo", "suffix", "best_of")
 CHAT: Final = (*BOTH, "messages", "max_completion_tokens", "top_logprobs", "response_format", "store")
 _STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
-_BRACKETS: Final = re.compile(rb"[\[\]{}]")
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 Prompt = str | tuple[int, ...]
 
@@ -60,11 +62,9 @@ class Asked:
 
 def parse(body: bytes, limits: Limits) -> dict[str, Any]:
     """The JSON object of a body, whose size is known to be within its limit."""
-    depth = deepest = 0
-    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", body)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    limits.check("depth", deepest, "the depth of the body's JSON", None)
+    bare = _STRINGS.sub(b"", body)
+    limits.check("items", bare.count(b","), "the number of commas in the body's JSON", None)
+    limits.check("depth", _depth(bare), "the depth of the body's JSON", None)
     try:
         found = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_constant)
     except UnicodeDecodeError as error:
@@ -77,6 +77,13 @@ def parse(body: bytes, limits: Limits) -> dict[str, Any]:
     if type(found) is not dict:
         raise RefusedError(400, f"the body is a JSON {_kind(found)}; allowed: an object")
     return found
+
+
+def _depth(bare: bytes) -> int:
+    """Of brackets within brackets, in JSON without its strings."""
+    brackets = np.frombuffer(bare.translate(None, _NO_BRACKETS), np.uint8)
+    steps = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1)
+    return int(np.cumsum(steps).max(initial=0))
 
 
 def completion(values: dict[str, Any], limits: Limits) -> Asked:

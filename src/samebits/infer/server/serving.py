@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
@@ -18,6 +19,8 @@ from samebits.infer.server.protocol import protocol
 
 # After the last answer: how long responses may take to leave, to clients that read slowly.
 FLUSH_SECONDS: Final = 5
+# How long a thread that reads a long body may keep the one that talks to clients waiting.
+SWITCH_SECONDS: Final = 0.001
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -31,6 +34,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(service: Service, listening: socket.socket, *, grace: float, ready: Callable[[str], None]) -> None:
     """Serves until a signal, then returns. `ready` is given the address once requests are taken."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     asyncio.run(Server(service, grace, ready).run_on(listening))
 
 
