@@ -53,10 +53,11 @@ def _all_zero(step: int, what: str, not_finite: Mapping[str, int]) -> None:
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> list[int]:
-    """Elements of each tensor. A sum shows whether there can be any; the host waits once for all sums."""
-    sums = torch.stack([tensor.sum() for tensor in tensors.values()]).tolist()
-    return [0 if math.isfinite(total) else int((~tensor.isfinite()).sum())
-            for total, tensor in zip(sums, tensors.values(), strict=True)]  # fmt: skip
+    """Elements of each tensor. The extremes show whether there are any; the host waits once for all of them."""
+    extremes = [torch.stack(torch.aminmax(tensor)) if tensor.numel() else tensor.new_zeros(2)
+                for tensor in tensors.values()]  # fmt: skip
+    return [0 if math.isfinite(least) and math.isfinite(most) else int((~tensor.isfinite()).sum())
+            for (least, most), tensor in zip(torch.stack(extremes).tolist(), tensors.values(), strict=True)]  # fmt: skip
 
 
 def norm_error(shapes: Iterable[tuple[int, ...]]) -> float:
