@@ -1,4 +1,4 @@
-"""Numbers made in Python decide bits too: no layer that computes takes them from the C library, which rounds its own way.
+"""Numbers made in Python decide bits too: no layer that computes takes them from a C library that rounds its own way.
 
 A static look at the source. Allowed are functions that are exact or correctly rounded everywhere; the others stand in
 `LISTED`, each with the reason why it decides no bit. Files that judge results, or break them on purpose, make none."""
