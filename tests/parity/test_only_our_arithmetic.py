@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from samebits import ops
 from samebits.parity import portable
 from samebits.parity.portable.drawing import Draw
 from samebits.parity.portable.operators import CASES
-from samebits.parity.portable.whole import tokens, trainer
+from samebits.parity.portable.whole import CONFIG, tokens, trainer
+from samebits.parity.rl import Loop, Settings
 from samebits.train.algebra import learning_rate
 
 CPU = torch.device("cpu")
@@ -47,6 +49,14 @@ def test_the_engine(format: str) -> None:
     assert len(found) > 10 and {"sample", "selected_logprob"} <= set(watching.ours)
 
 
+def test_a_batch_of_reinforcement_learning() -> None:
+    """Rollout, scoring, advantages, the objective's gradient, clipping and an update."""
+    settings = Settings(task="addition", seed=3, prompts=2, group=4, updates=2, reference_weight=0.05)
+    with Watching() as watching:
+        record = Loop(settings, replace(CONFIG, vocabulary=256)).step()
+    assert record.first.exact and {"adamw_", "grad_norm", "sample"} <= set(watching.ours)
+
+
 def _root_of_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     module = importlib.import_module("samebits.ops.grad_norm")
     monkeypatch.setattr(module, "square_root", lambda x, backend=None: x.sqrt())
@@ -65,6 +75,10 @@ def _backward_of_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     return lambda: ops.softmax(torch.ones(3, 4, requires_grad=True)).backward(torch.ones(3, 4))
 
 
+def _several_to_one_place(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    return lambda: torch.ones(3, requires_grad=True)[[0, 0, 1]].backward(torch.ones(3))
+
+
 def _fused_or_not(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     return lambda: torch.ones(3).add(torch.ones(3), alpha=0.3)
 
@@ -72,7 +86,7 @@ def _fused_or_not(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("plant", "named"),
     [(_root_of_torch, "aten.sqrt"), (_sum_of_torch, "aten.sum"), (_backward_of_torch, "aten.sum"),
-     (_fused_or_not, "aten.add with alpha=0.3")],
+     (_several_to_one_place, "aten.index_put.* adds several"), (_fused_or_not, "aten.add with alpha=0.3")],
 )  # fmt: skip
 def test_what_torch_would_round_is_named(plant: Any, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted faults: an operator with torch's root, one with torch's sum, forward and backward, a fused sum."""

@@ -16,10 +16,10 @@ from samebits.ops import registering
 
 COPIES = """
 alias _to_copy arange as_strided cat clone contiguous copy_ detach detach_ diagonal empty empty_like empty_strided
-expand eye fill_ flip full full_like gather index index_copy_ index_fill_ index_put_ index_select lift_fresh masked_fill
-masked_fill_ masked_select new_empty new_empty_strided new_full new_ones new_zeros nonzero ones ones_like permute repeat
-_reshape_alias reshape scalar_tensor select select_backward slice slice_backward split split_with_sizes squeeze stack t
-transpose unbind unsqueeze unfold _unsafe_view view where zero_ zeros zeros_like _local_scalar_dense constant_pad_nd
+expand eye fill_ flip full full_like gather index index_copy_ index_fill_ index_put index_put_ index_select lift_fresh
+masked_fill masked_fill_ masked_select new_empty new_empty_strided new_full new_ones new_zeros nonzero ones ones_like permute
+repeat _reshape_alias reshape scalar_tensor select select_backward slice slice_backward split split_with_sizes squeeze stack
+t transpose unbind unsqueeze unfold _unsafe_view view where zero_ zeros zeros_like _local_scalar_dense constant_pad_nd
 """
 ORDER = """
 all amax amin aminmax any argmax argmin bitwise_and bitwise_not bitwise_or bitwise_xor clamp clamp_ clamp_min
@@ -41,6 +41,12 @@ def _floats(values: Any) -> bool:
     return any(isinstance(each, torch.Tensor) and each.is_floating_point() for each in tree_leaves(values))
 
 
+def _meets_twice(indices: Any) -> bool:
+    """Whether an index_put would add two numbers to one place. Masks name a place once."""
+    given = [each.reshape(-1) for each in indices if each is not None and each.dtype != torch.bool]
+    return bool(given) and torch.stack(torch.broadcast_tensors(*given)).unique(dim=1).shape[1] < given[0].numel()
+
+
 def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Why an operation of torch may decide no bit, or None where it is exact."""
     name = func.overloadpacket.__name__
@@ -50,6 +56,9 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | N
         return f"aten.{name} is not among the exact operations"
     if name in ROUNDED_ONCE.split() and kwargs.get("alpha", 1) != 1:
         return f"aten.{name} with alpha={kwargs['alpha']} may be fused or not"
+    accumulates = name.startswith("index_put") and kwargs.get("accumulate", args[3] if len(args) > 3 else False)
+    if accumulates and _meets_twice(args[1]):
+        return f"aten.{name} adds several numbers to one place"
     return None
 
 
