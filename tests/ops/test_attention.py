@@ -308,7 +308,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "page size": (lambda: PagedCache.empty([[0]], 2, 8, pages=1, page_size=24), "page size is 24; allowed: a multiple"),
     "page": (lambda: PagedCache.empty([[0, 5]], 2, 8, pages=2), r"tables\[0\] names page 5; allowed: 0 to 1"),
-    "cache length": (lambda: DenseCache(K, V, [1, 5]), r"lengths\[1\] is 5; allowed: 0 to 4, the capacity of the cache"),
+    "cache length": (lambda: DenseCache(K, V, [1, 5]), r"lengths\[1\] is 5; allowed: 0 to 4, the capacity"),
 }  # fmt: skip
 
 

@@ -5,8 +5,8 @@ Knows no operator but the name it is given."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -77,7 +77,7 @@ def check_integer(
     *, optional: bool = False,
 ) -> int:  # fmt: skip
     """A whole number that the kernel can take, as Python's own. `optional` is for the message: None is allowed too."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
         allowed = f"a whole number, {_border(least)} to {_border(most)}{', or None' if optional else ''}"
         raise ValueError(f"{operator}: {name} is {value!r:.60}; allowed: {allowed}")
     return int(value)

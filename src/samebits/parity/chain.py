@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.numerics.exactly import inverse_root
 from samebits.numerics.recipes import make
 from samebits.ops.accumulation import linear_into, rmsnorm_into, selected_logprob_into
 from samebits.ops.attention import DenseCache, PagedCache
@@ -129,7 +130,7 @@ def make_weights(sizes: Sizes, seed: int, format: str, device: str) -> dict[str,
     for number, (name, shape) in enumerate(shapes.items()):
         values = torch.from_numpy(make("normal", shape, 500_000 + 100 * seed + number, format))
         # Near one for norms; small enough elsewhere that scores and logits stay moderate.
-        scaled = 1 + values * 0.1 if len(shape) == 1 else values * shape[-1] ** -0.5
+        scaled = 1 + values * 0.1 if len(shape) == 1 else values * inverse_root(shape[-1])
         weights[name] = scaled.to(getattr(torch, format)).to(device)
     return weights
 

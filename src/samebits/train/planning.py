@@ -164,7 +164,7 @@ def memory_of(config: Configuration, shape: Config) -> Memory:
     head = shape.vocabulary * shape.hidden if shape.tied else 0
     lanes = Lanes(lanes=training.lanes, sequences=training.batch // training.lanes)
     together = lanes.together(training.lanes, training.micro_batch)
-    levels = together + int(math.log2(training.lanes // together))
+    levels = together + (training.lanes // together).bit_length() - 1
     sequences = min(training.micro_batch, together * lanes.sequences)
     query, key = shape.heads * shape.head_size, shape.key_heads * shape.head_size
     # Kept by a layer: two inputs of norms and both normed, q, k, v before and after they turn, the attended, the gate's

@@ -53,10 +53,13 @@ def _all_zero(step: int, what: str, not_finite: Mapping[str, int]) -> None:
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> list[int]:
-    """Elements of each tensor. A sum shows whether there can be any; the host waits once for all sums."""
-    sums = torch.stack([tensor.sum() for tensor in tensors.values()]).tolist()
-    return [0 if math.isfinite(total) else int((~tensor.isfinite()).sum())
-            for total, tensor in zip(sums, tensors.values(), strict=True)]  # fmt: skip
+    """Elements of each tensor. The extremes show whether there are any; the host waits once for all of them."""
+    found = [
+        torch.stack(torch.aminmax(tensor)) if tensor.numel() else tensor.new_zeros(2) for tensor in tensors.values()
+    ]
+    extremes = torch.stack(found).tolist()
+    return [0 if math.isfinite(least) and math.isfinite(most) else int((~tensor.isfinite()).sum())
+            for (least, most), tensor in zip(extremes, tensors.values(), strict=True)]  # fmt: skip
 
 
 def norm_error(shapes: Iterable[tuple[int, ...]]) -> float:
@@ -66,7 +69,7 @@ def norm_error(shapes: Iterable[tuple[int, ...]]) -> float:
     sum's error, which counts twice: in the norm that scaled and in the norm that is looked at. Then the two roots, the
     sum with 1e-6, the quotient and the product."""
     pieces = sum(-(-math.prod(shape) // PIECE) for shape in shapes)
-    folds = 2 * int(math.log2(LANES))
+    folds = 2 * (LANES.bit_length() - 1)
     roundings = PIECE // LANES + -(-pieces // LANES) + folds + 6
     return 1.01 * roundings * FLOAT32_ROUNDOFF
 

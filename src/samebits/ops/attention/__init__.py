@@ -25,6 +25,8 @@ __all__ = ["DenseCache", "PagedCache", "attention"]
 
 LONGEST_HEAD = 256
 HEAD_MULTIPLE = 8
+# Made before a compiler looks: it knows nothing of decimal numbers.
+SCALES = {head: inverse_root(head) for head in range(HEAD_MULTIPLE, LONGEST_HEAD + 1, HEAD_MULTIPLE)}
 # Wider than any sequence; a position and it together stay within the 32 bits that a kernel counts in.
 WIDEST_WINDOW = 2**30
 LN_2 = 0.6931471805599453
@@ -78,7 +80,7 @@ def _rule(q: Tensor, causal: bool, scale: float | None, window: int | None, soft
     head = q.shape[-1]
     if not 0 < head <= LONGEST_HEAD or head % HEAD_MULTIPLE:
         raise ValueError(f"attention: head size is {head}; allowed: a multiple of 8 up to {LONGEST_HEAD}")
-    scale = inverse_root(head) if scale is None else scale
+    scale = SCALES[head] if scale is None else scale
     if not 0.0 < scale < math.inf:
         raise ValueError(f"attention: scale is {scale}; allowed: finite, above 0")
     window = 0 if window is None else check_integer("attention", "window", window, 1, WIDEST_WINDOW, optional=True)

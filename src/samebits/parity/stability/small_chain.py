@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.door import Arguments
+from samebits.numerics.exactly import inverse_root
 from samebits.parity.chain import Chain, Operators, Sizes, make_text, make_weights
 from samebits.parity.stability.doors import numbers
 
@@ -65,7 +66,7 @@ def make(tokens: int, layers: int, recipe: str, format: str, seed: int) -> Argum
         for number, (name, weight) in enumerate(weights.items()):
             if weight.dim() == 2 and not name.endswith(("query", "key")):
                 drawn = numbers(recipe, weight.shape, 700_000 + 100 * seed + number, format)
-                weights[name] = drawn * weight.shape[-1] ** -0.5
+                weights[name] = drawn * inverse_root(weight.shape[-1])
     return {
         "hidden": text.hidden[0], "targets": text.targets[0], "upstream": text.upstream[0], "weights": joined(weights),
     }  # fmt: skip
