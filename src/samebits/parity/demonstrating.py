@@ -24,6 +24,7 @@ from samebits.numerics.bits import ulp_distance
 from samebits.parity.demonstrated import Answer, Crowd, Cuts, Models, Policy, Scores, Token, TrainingRun
 from samebits.parity.scoring import compare, score
 from samebits.parity.stock import STOCK
+from samebits.records.packages import MissingPackageError
 from samebits.train import checkpoint, events
 from samebits.train.configuration import Configuration, read_text
 from samebits.train.lanes import Backward, Cut, Example, mean_loss
@@ -74,7 +75,7 @@ def measure(tell: Callable[[str], None] = lambda _: None, source: str | None = R
         tell(f"loading {source}")
         try:
             loaded = load(source)
-        except ValueError as error:
+        except (ValueError, MissingPackageError) as error:
             missing = str(error)
         else:
             crowd, policy = crowded(loaded.model, loaded.tokenizer, source, tell=tell)
