@@ -25,3 +25,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'samebits' has no attribute {name!r}; it has: {', '.join(__all__)}")
     module = import_module(_HOMES[name])
     return module if name == "ops" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

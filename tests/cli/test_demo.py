@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -152,17 +153,33 @@ def test_pictures_hold_what_was_measured(models: Models) -> None:
     assert [len({str(block.drawing) for block in each}) for each in blocks] == [1, 2]
 
 
+def test_a_stack_trace_of_torch_is_kept_off_the_screen() -> None:
+    """Its one-time word on a missing bfloat16 kernel; any other warning is heard."""
+
+    def warns(words: str) -> str:
+        warnings.warn(words, UserWarning, stacklevel=1)
+        return words
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        quiet = demonstration._quiet(warns)
+        assert quiet("mkldnn_matmul failed, switching to BLAS gemm") and quiet("something else")
+    assert [str(each.message) for each in heard] == ["something else"]
+
+
 def test_the_command_writes_the_page(
     samebits: Samebits, shown: Demonstration, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from samebits.cli.commands import demo
-
     asked = []
-    monkeypatch.setattr(demo, "demonstrate", lambda _: shown)
+    monkeypatch.setattr(demonstration, "demonstrate", lambda _: shown)
     monkeypatch.setattr(demonstrating, "measure", lambda _, source: asked.append(source) or models)
     ran = samebits("demo")
     assert ran.code == 0 and "written: samebits_demo.html" in ran.out and Path("samebits_demo.html").exists()
-    assert "0 of 20 logprobs differ" in ran.out and "one checkpoint" in ran.out and ran.err == ""
+    assert (
+        f"0 of {demonstrating.ANSWER_TOKENS} logprobs differ" in ran.out
+        and "one checkpoint" in ran.out
+        and ran.err == ""
+    )
     assert ran.out.splitlines()[-1] == "samebits keeps its bits: holds"
     document = json.loads(samebits("demo", "--json", "--quick", "--out", "other.html").out)
     assert document["page"] == "other.html" and document["samebits_keeps_its_bits"] is True
@@ -177,9 +194,7 @@ def test_the_command_writes_the_page(
 def test_without_the_package_the_rest_is_shown_and_nothing_is_judged(
     samebits: Samebits, shown: Demonstration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from samebits.cli.commands import demo
-
-    monkeypatch.setattr(demo, "demonstrate", lambda _: shown)
+    monkeypatch.setattr(demonstration, "demonstrate", lambda _: shown)
     monkeypatch.setattr(demonstrating, "RECIPE", RECIPE)
     monkeypatch.setattr("samebits.model.loading.find_spec", lambda _: None)
     ran = samebits("demo")
@@ -192,9 +207,7 @@ def test_stock_operators_on_our_side_are_exit_1(
     samebits: Samebits, shown: Demonstration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: the model that is judged is made of torch's functions, the whole way from loading to the exit code."""
-    from samebits.cli.commands import demo
-
-    monkeypatch.setattr(demo, "demonstrate", lambda _: shown)
+    monkeypatch.setattr(demonstration, "demonstrate", lambda _: shown)
     small_measures(monkeypatch, replace(louder(), operators=STOCK))
     ran = samebits("demo")
     assert ran.code == 1 and ran.out.splitlines()[-1] == "samebits keeps its bits: does not hold"

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,15 +27,20 @@ _context.set_forkserver_preload(["torch", "torch.distributed", "torch.fx.experim
                                  "tests.parallel.ranks"])  # fmt: skip
 
 
+# Of one core; ranks that wait for each other use far less, and eight that compute on a busy machine far more.
+LEAST_SHARE = 0.02
+
+
 class RankFailedError(AssertionError):
     """A rank raised; its own words."""
 
 
 def on_ranks(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 120.0,
-             timeout: float = 30.0) -> list[Any]:  # fmt: skip
+             timeout: float = 120.0) -> list[Any]:  # fmt: skip
     """function(world, *arguments) on every rank; what each returned, in the order of ranks.
 
-    `function` must be a module's own; the first failure ends the others and is raised."""
+    `function` must be a module's own; the first failure ends the others and is raised. Ranks that compute may take as
+    long as a busy machine makes them; `seconds` in which they neither end nor compute are a failure."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=seconds))
     processes, ends = [], []
     for rank in range(size):
@@ -47,20 +53,34 @@ def on_ranks(size: int, function: Callable[..., Any], *arguments: Any, seconds: 
         processes.append(started)
         ends.append(end)
     try:
-        return _results(ends, seconds)
+        return _results(ends, [process.pid for process in processes], seconds)
     finally:
         for process in processes:
             process.kill()
             process.join()
 
 
-def _results(ends: list[Connection], seconds: float) -> list[Any]:
+def computed(process: int | None) -> float:
+    """Seconds that a process has computed so far; 0 once it has gone."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _results(ends: list[Connection], processes: list[int | None], seconds: float) -> list[Any]:
     found: dict[int, Any] = {}
+    before: dict[int, float] = {}
     while len(found) < len(ends):
         ready = wait([end for rank, end in enumerate(ends) if rank not in found], timeout=seconds)
         if not ready:
             missing = [rank for rank in range(len(ends)) if rank not in found]
-            raise RankFailedError(f"ranks {missing} did not end within {seconds} s")
+            now = {rank: computed(processes[rank]) for rank in missing}
+            if sum(spent - before.get(rank, 0.0) for rank, spent in now.items()) < LEAST_SHARE * seconds:
+                raise RankFailedError(f"ranks {missing} neither ended nor computed within {seconds} s")
+            before = now
+            continue
         for end in ready:
             rank = ends.index(end)  # type: ignore[arg-type]
             try:

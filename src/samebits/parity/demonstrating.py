@@ -24,6 +24,7 @@ from samebits.numerics.bits import ulp_distance
 from samebits.parity.demonstrated import Answer, Crowd, Cuts, Models, Policy, Scores, Token, TrainingRun
 from samebits.parity.scoring import compare, score
 from samebits.parity.stock import STOCK
+from samebits.records.packages import MissingPackageError
 from samebits.train import checkpoint, events
 from samebits.train.configuration import Configuration, read_text
 from samebits.train.lanes import Backward, Cut, Example, mean_loss
@@ -35,10 +36,9 @@ REAL_MODEL: Final = "smollm2"
 # The first is watched; the others are its crowd.
 QUESTIONS: Final = (
     "Why is the sky blue?", "What is a prime number?", "Name three rivers in Europe.", "How do bees make honey?",
-    "What is the capital of Japan?", "Write a sentence about rain.", "What is two plus two?", "What is a verb?",
-    "How far away is the Moon?", "Why do leaves fall in autumn?", "Tell me a fact about cats.", "Who wrote Hamlet?",
+    "What is the capital of Japan?", "Write a sentence about rain.", "What is two plus two?", "Who wrote Hamlet?",
 )  # fmt: skip
-ANSWER_TOKENS: Final = 20
+ANSWER_TOKENS: Final = 16
 PAGE_SIZE: Final = 16
 # What the tiny model, which learned from Python's sources, is asked to go on with, and how far.
 OPENINGS: Final = ("def ", "class ", "import ", "    return ", "for ", "if not ", "# ", "    self.")
@@ -52,9 +52,9 @@ RECIPE: Final = """
 model: {preset: tiny, overrides: {vocabulary: 272}}
 data: {source: stdlib, length: 64, limit: 30, documents: apart}
 optimizer:
-  {peak_rate: 3e-3, warmup: 4, floor_ratio: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, max_norm: 1.0}
+  {peak_rate: 3e-3, warmup: 1, floor_ratio: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, max_norm: 1.0}
 training:
-  {seed: 42, micro_batch: 8, accumulation: 1, epochs: 1, max_steps: 40, max_repeats: 1, checkpoint_every: 40,
+  {seed: 42, micro_batch: 8, accumulation: 1, epochs: 1, max_steps: 12, max_repeats: 1, checkpoint_every: 12,
    waive: [CFG-OB7]}
 monitoring: {peak_flops: 1e12}
 """
@@ -74,7 +74,7 @@ def measure(tell: Callable[[str], None] = lambda _: None, source: str | None = R
         tell(f"loading {source}")
         try:
             loaded = load(source)
-        except ValueError as error:
+        except (ValueError, MissingPackageError) as error:
             missing = str(error)
         else:
             crowd, policy = crowded(loaded.model, loaded.tokenizer, source, tell=tell)

@@ -27,7 +27,8 @@ BYTES: Final = 256
 # Of the standard library: what distributions leave out or ship apart, and what they patch for their own folders.
 LEFT_OUT: Final = frozenset({
     "__pycache__", "test", "tests", "idle_test", "idlelib", "tkinter", "turtle", "turtledemo", "lib2to3", "ensurepip",
-    "venv", "pydoc_data", "argparse", "ctypes", "distutils", "gettext", "locale", "pydoc", "site", "sysconfig", "webbrowser",
+    "venv", "pydoc_data", "argparse", "ctypes", "distutils", "gettext", "locale", "pydoc", "site", "sysconfig",
+    "webbrowser",
 })  # fmt: skip
 
 

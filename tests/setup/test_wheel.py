@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from tests.wheel.clean_environment import Environment, build_wheel, make
+from tests.setup.clean_environment import Environment, build_wheel, make
 
 import samebits
 from samebits.records.shipped import FOLDERS, shipped

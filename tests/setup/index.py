@@ -1,0 +1,140 @@
+"""Which files a package index offers for a pinned version, and whether one is a wheel that a fresh machine can install.
+
+Reads the index that pip is told to use, by its pages alone: nothing is downloaded, nothing installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from packaging.specifiers import SpecifierSet
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+# Debian 12, the oldest that is set up by tests; a wheel for an older glibc runs on it.
+GLIBC = 36
+PAGE = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
+SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Platform:
+    machine: str
+    python: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"{self.machine}, Python {'.'.join(map(str, self.python))}"
+
+
+@cache
+def tags(platform: Platform) -> frozenset[Tag]:
+    """What pip would take there."""
+    names = [f"manylinux_2_{minor}_{platform.machine}" for minor in range(GLIBC, 4, -1)]
+    names += [f"manylinux{year}_{platform.machine}" for year in (2014, 2010, 1)]
+    interpreter = f"cp{''.join(map(str, platform.python))}"
+    return frozenset([*cpython_tags(platform.python, abis=[interpreter], platforms=names),
+                      *compatible_tags(platform.python, interpreter, names)])  # fmt: skip
+
+
+PLATFORMS = tuple(Platform(machine, python) for machine in ("x86_64", "aarch64") for python in ((3, 11), (3, 12)))
+
+
+@dataclass(frozen=True)
+class File:
+    name: str
+    python: str = ""
+    """The versions it says it is for."""
+
+
+def pins(path: Path) -> dict[str, str]:
+    """Name to version; a line that pins nothing is an error."""
+    lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
+    pairs = [re.fullmatch(r"([\w.-]+)==([\w.!+]+)", line) for line in lines if line]
+    assert all(pairs), f"{path}: allowed: NAME==VERSION"
+    return {pair[1]: pair[2] for pair in pairs if pair}
+
+
+def index() -> str:
+    """What pip is told, or its default."""
+    told = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    return os.environ.get("PIP_INDEX_URL") or told.stdout.strip() or "https://pypi.org/simple"
+
+
+def files(names: Iterable[str]) -> dict[str, list[File]]:
+    """Every file of each package; an OSError where the index cannot be reached."""
+    address = index().rstrip("/")
+    trusted = ssl.create_default_context(cafile=os.environ.get("PIP_CERT"))
+
+    def page(name: str) -> list[File]:
+        asked = Request(f"{address}/{canonicalize_name(name)}/", headers={"Accept": PAGE})
+        try:
+            with urlopen(asked, timeout=SECONDS, context=trusted) as answer:
+                return listed(answer.read().decode(), answer.headers.get_content_type())
+        except HTTPError as error:
+            if error.code == 404:
+                return []
+            raise
+
+    names = list(names)
+    with ThreadPoolExecutor(16) as pool:
+        return dict(zip(names, pool.map(page, names), strict=True))
+
+
+class Anchors(HTMLParser):
+    """The links of an older page: the text is the file's name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[File] = []
+        self.python: str | None = None
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.python = (dict(attributes).get("data-requires-python") or "") if tag == "a" else None
+
+    def handle_data(self, data: str) -> None:
+        if self.python is not None and data.strip():
+            self.found.append(File(data.strip(), self.python))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.python = None
+
+
+def listed(text: str, kind: str) -> list[File]:
+    """The files on a page, which an index gives in one of two forms."""
+    if kind.endswith("json"):
+        return [File(each["filename"], each.get("requires-python") or "") for each in json.loads(text)["files"]]
+    page = Anchors()
+    page.feed(text)
+    return page.found
+
+
+def has_wheel(offered: Iterable[File], version: str, platform: Platform) -> bool:
+    python = ".".join(map(str, platform.python))
+    for file in offered:
+        try:
+            _, found, _, names = parse_wheel_filename(file.name)
+        except InvalidWheelFilename:
+            continue
+        if found == Version(version) and names & tags(platform) and SpecifierSet(file.python).contains(f"{python}.99"):
+            return True
+    return False
+
+
+def without_wheel(wanted: dict[str, str], offered: dict[str, list[File]], platform: Platform) -> list[str]:
+    """The pins that a fresh machine would have to build from source, or does not find."""
+    return [f"{name}=={version}" for name, version in wanted.items()
+            if not has_wheel(offered[name], version, platform)]  # fmt: skip
