@@ -19,6 +19,8 @@ SOURCES: Final = ("stdlib", "text", "jsonl", "parquet")
 DOCUMENTS: Final = ("joined", "apart")
 COLLATIONS: Final = ("packed", "padded")
 DTYPES: Final = ("float32", "bfloat16")
+# Instead of a path to a tokenizer: a token for each byte.
+IN_BYTES: Final = "bytes"
 # What a run may break with open eyes: too few tokens for its weights. All other obligations would break the run itself.
 WAIVABLE: Final = ("CFG-OB6", "CFG-OB7")
 # Where a value came from the command line there is no line of the file to name.
@@ -64,7 +66,7 @@ class DataSection:
     column: str = "text"
     """Of JSON lines and Parquet: what holds the document."""
     tokenizer: str | None = None
-    """A tokenizer.json; left out: bytes."""
+    """A tokenizer.json, a folder with one, or bytes. Left out: that of model.folder, with a preset bytes."""
     documents: str = "joined"
     """joined: end to end, cut into equal sequences. apart: no sequence holds two documents, and many are shorter."""
     limit: int | None = None
@@ -152,6 +154,16 @@ def deciding(config: Configuration) -> dict[str, Any]:
     """Every setting that decides bits, by its path; a global batch counts as a whole."""
     flat = dict(_flat(asdict(config)))
     return {key: value for key, value in flat.items() if key not in FREE} | {"training.batch": config.training.batch}
+
+
+# Ranks may see the same files at different places, and each has a device of its own: what is there is compared.
+PLACES: Final = ("data.paths", "data.tokenizer", "model.folder")
+
+
+def comparable(config: Configuration) -> dict[str, Any]:
+    """Every setting that the ranks of a run must have alike, by its path."""
+    flat = {key: value for key, value in _flat(asdict(config)) if key not in PLACES}
+    return flat | {"training.device": config.training.device.partition(":")[0]}
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

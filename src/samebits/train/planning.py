@@ -17,11 +17,12 @@ from samebits.model.huggingface import CONFIG, MOST_CONFIG_BYTES, load_folder
 from samebits.model.json_file import read_json
 from samebits.model.model import Model
 from samebits.model.presets import PRESETS
+from samebits.model.tokenizer import FILE, Tokenizer
 from samebits.parallel.schedules import Lanes
 from samebits.train import algebra
 from samebits.train.algebra import Architecture, Plan, Run
-from samebits.train.configuration import Configuration
-from samebits.train.data import Data, load
+from samebits.train.configuration import IN_BYTES, Configuration
+from samebits.train.data import Data, load, named_words
 from samebits.train.plan import LEAST_TOKENS_PER_STEP, TOKENS_PER_PARAMETER, Refusal, check
 
 MEMORY: Final = "MEMORY"
@@ -101,9 +102,33 @@ def model_of(config: Configuration) -> Model:
     return load_folder(Path(config.model.folder))
 
 
+def words_folder(config: Configuration) -> Path | None:
+    """The folder whose tokenizer is this run's, with all that lies beside it; None where it is one file, or bytes."""
+    named, folder = config.data.tokenizer, config.model.folder
+    if named is None:
+        return None if folder is None else Path(folder)
+    path = Path(named)
+    if folder is not None and path.name == FILE and path.parent.resolve() == Path(folder).resolve():
+        return Path(folder)
+    return path if named != IN_BYTES and path.is_dir() else None
+
+
+def words_of(config: Configuration) -> Tokenizer:
+    """The tokenizer of a run. A model that was trained on words is never trained on bytes unless told to."""
+    folder = words_folder(config)
+    if folder is None:
+        return named_words(config.data.tokenizer)
+    if not (folder / FILE).is_file():
+        raise ValueError(
+            f"data.tokenizer: is left out, and {folder} has no {FILE}; allowed: a path to the model's tokenizer,"
+            f" or {IN_BYTES}"
+        )
+    return Tokenizer.load(folder)
+
+
 def data_of(config: Configuration) -> Data:
     """The data, which must be what the configuration says of it."""
-    data, declared = load(config.data), config.data.sequences
+    data, declared = load(config.data, words_of(config)), config.data.sequences
     if declared is not None and declared != len(data):
         raise ValueError(f"data: {len(data)} sequences, data.sequences is {declared}; they must agree")
     return data

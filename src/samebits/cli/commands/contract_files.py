@@ -18,6 +18,8 @@ from samebits.contracts.planned import planned
 from samebits.contracts.revisions import two_sides
 from samebits.contracts.scaffold import scaffold as make_room
 from samebits.contracts.validating import validate as look_through
+from samebits.records.durable import put_in_one_move
+from samebits.records.plain_file import refuse_unless_plain
 
 
 def validate(
@@ -70,9 +72,8 @@ def graph(
     drawn = _graph(rooms, receipts)
     texts = {Form.TEXT: as_text, Form.JSON: as_json, Form.MERMAID: as_mermaid, Form.DOT: as_dot, Form.HTML: render}
     if write is not None:
-        beside = write.with_name(f"{write.name}.new")
-        beside.write_text(texts[form](drawn))
-        beside.replace(write)
+        refuse_unless_plain(write)
+        put_in_one_move(write, texts[form](drawn).encode())
         print(f"written: {write}")
     else:
         print(texts[form](drawn))
