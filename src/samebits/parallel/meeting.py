@@ -50,7 +50,7 @@ class Meeting:
         rank = _number(environment, "RANK", 0, size - 1)
         return cls(
             rank=rank, size=size, address=environment["MASTER_ADDR"],
-            port=_number(environment, "MASTER_PORT", 1, MOST_PORT),
+            port=_number(environment, "MASTER_PORT", 0, MOST_PORT),
             serves=rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
         )  # fmt: skip
 
