@@ -13,12 +13,14 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_accumulator, check_dimensions, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import checked
 from samebits.ops.registering import call, register
 
 # The number of no row: what an operator is given where no row is exempt from the gradient.
 NONE = -1
 
 
+@checked
 def embedding(ids: Tensor, weight: Tensor, padding_idx: int | None = None, *, backend: str | None = None) -> Tensor:
     """Row ids[...] of weight (V, H) for every id; row `padding_idx` gets no gradient."""
     backend = choose_backend("embedding", weight, backend)
@@ -33,6 +35,7 @@ def embedding(ids: Tensor, weight: Tensor, padding_idx: int | None = None, *, ba
     return y_MH if flat else y_MH.reshape(*ids.shape, weight.shape[1])
 
 
+@checked
 def embedding_gradient_(
     accumulator: Tensor, ids: Tensor, dy: Tensor, padding_idx: int | None = None, *, backend: str | None = None
 ) -> Tensor:

@@ -6,6 +6,7 @@ NaN or +inf, and one with nothing above -inf, gives -1. Nothing here is differen
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -13,16 +14,19 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_dimensions, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import AnyInt, checked, shown
 from samebits.ops.registering import call, register
 
 # Below this a temperature is a misprint for 0: scores would leave the range of float32.
 LEAST_TEMPERATURE = 2.0**-20
+LARGEST = torch.finfo(torch.float32).max
 
 
+@checked
 def sample(
     logits: Tensor,
     *,
-    seed: int,
+    seed: AnyInt,
     requests: Tensor,
     positions: Tensor,
     temperature: float | Tensor = 1.0,
@@ -42,7 +46,7 @@ def sample(
     if logits.shape[1] == 0:
         raise ValueError(f"sample: logits has shape {tuple(logits.shape)}; allowed: a last axis of at least 1")
     if not 0 <= seed < 2**64:
-        raise ValueError(f"sample: seed is {seed}; allowed: 0 to 2^64 - 1")
+        raise ValueError(f"sample: seed is {shown(seed)}; allowed: 0 to 2^64 - 1")
     given = (
         _of_rows("requests", requests, logits, torch.int64),
         _of_rows("positions", positions, logits, torch.int64),
@@ -60,7 +64,9 @@ def _of_rows(name: str, value: float | Tensor, logits: Tensor, dtype: torch.dtyp
     """One number a row, in the dtype that kernels read."""
     rows = logits.shape[0]
     if not isinstance(value, Tensor):
-        return torch.full((rows,), value, dtype=dtype, device=logits.device)
+        if dtype == torch.float32 and LARGEST < abs(value) < math.inf:
+            raise ValueError(f"sample: {name} is {shown(value)}; allowed: a number that float32 holds")
+        return torch.full((rows,), float(value) if dtype == torch.float32 else value, dtype=dtype, device=logits.device)
     allowed = (torch.int64, torch.int32) if dtype == torch.int64 else (torch.float32,)
     if value.dtype not in allowed:
         raise ValueError(f"sample: {name} has dtype {short(value.dtype)}; allowed: {', '.join(map(short, allowed))}")
