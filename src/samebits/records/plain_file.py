@@ -22,15 +22,17 @@ def read_plain(path: Path, most: int) -> bytes:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read: {_reason(error)}") from error
-    with os.fdopen(handle, "rb") as file:
+    try:
         status = os.fstat(handle)
         _check(path, status.st_mode)
         if status.st_size > most:
             raise ValueError(f"{path}: has {status.st_size} bytes; allowed: at most {most}")
-        try:
-            return file.read(most + 1)[:most]
-        except OSError as error:
-            raise ValueError(f"{path}: cannot be read: {_reason(error)}") from error
+        with os.fdopen(os.dup(handle), "rb") as file:
+            return file.read(most)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {_reason(error)}") from error
+    finally:
+        os.close(handle)
 
 
 def open_plain(path: Path, flags: int) -> int:

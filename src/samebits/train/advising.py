@@ -52,13 +52,13 @@ def _steps(plan: Plan, run: Run, wanted: int) -> Settings:
 
 def _reach(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
     """CFG-OB1."""
-    if plan.max_steps is not None and plan.max_steps < 1:
+    if refusal.message.startswith("max_steps is "):
         return Change(settings=({"training.max_steps": 1},), words="no max_steps")
     batch = algebra.batch_sequences(plan.micro_batch, plan.accumulation, plan.ranks)
     per_epoch = plan.sequences // batch if batch > 0 else 0
     if plan.epochs < 1:
-        needed = 1 if plan.max_steps is None or per_epoch < 1 else algebra.least_epochs(plan.max_steps, per_epoch)
-        return Change(settings=({"training.epochs": needed},))
+        wanted = max(1, plan.max_steps or 1)
+        return Change(settings=({"training.epochs": algebra.least_epochs(wanted, max(1, per_epoch))},))
     assert plan.max_steps is not None
     epochs = {"training.epochs": algebra.least_epochs(plan.max_steps, per_epoch)}
     return Change(settings=(epochs, {"training.max_steps": plan.epochs * per_epoch}), words="more data")
@@ -91,9 +91,11 @@ def _tokens_of_a_step(config: Configuration, plan: Plan, refusal: Refusal) -> Ch
 
 def _tokens(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
     """CFG-OB7: the data is seen too often, or there is too little of it for new weights."""
-    if plan.max_repeats < 1:
+    if min(plan.sequences, plan.micro_batch, plan.accumulation, plan.epochs, plan.length) < 1:
         return Change(settings=({"training.max_repeats": 1},))
     run = Run.of(plan)
+    if run.per_epoch < 1 or run.steps < 1:
+        return Change(settings=({"training.max_repeats": 1},))
     if "max_repeats" in refusal.message:
         repeats = math.ceil(algebra.repeats(run.steps, run.per_epoch))
         return Change(settings=({"training.max_repeats": repeats},), words="more data")
