@@ -31,11 +31,13 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 @pytest.mark.parametrize(
     "words",
     [
-        ("check", "nothing"), ("reveal", "nothing:at_all"), ("plan", "absent.yaml"), ("train", "absent.yaml", "--out", "x"),
+        ("check", "nothing"), ("reveal", "nothing:at_all"), ("plan", "absent.yaml"),
+        ("train", "absent.yaml", "--out", "x"),
         ("rl", "--steps", "0"), ("generate", "--model", "absent", "--prompt", "x"), ("serve", "--model", "absent"),
         ("contract", "status", "nothing"), ("contract", "audit", "nothing"), ("contract", "prove", "--jobs", "0"),
         ("contract", "validate", "--trust", "absent"), ("contract", "diff", "absent", "absent"),
-        ("contract", "graph", "--format", "nothing"), ("tokenizer", "show", "absent"), ("launch", "--nproc", "0", "doctor"),
+        ("contract", "graph", "--format", "nothing"), ("tokenizer", "show", "absent"),
+        ("launch", "--nproc", "0", "doctor"),
         ("launch", "--nproc", "1"), ("demo", "--out", "absent/page.html"), ("doctor", "--nothing"), ("nothing",),
         ("train",), ("tokenizer", "decode", "absent", "x"), ("launch", "--nproc", "2", "--host", "192.0.2.1", "doctor"),
     ],
@@ -50,9 +52,9 @@ def test_an_error_is_a_document_too(
     )  # fmt: skip
     found = json.loads(out)
     assert code == 2 and err.count("\n") == 1 and err.startswith("samebits: ")
-    assert found == {"schema": "samebits.error/1", "exit_code": 2,
-                     "error": {"kind": found["error"]["kind"], "message": err.removeprefix("samebits: ")[:-1]}}  # fmt: skip
-    assert found["error"]["kind"] in ("usage", "file")
+    kind, message = found["error"]["kind"], err.removeprefix("samebits: ")[:-1]
+    assert found == {"schema": "samebits.error/1", "exit_code": 2, "error": {"kind": kind, "message": message}}
+    assert kind in ("usage", "file")
 
 
 def test_words_behind_the_line_are_another_commands() -> None:

@@ -1,4 +1,4 @@
-"""Facts of ranks: what differs is named with key, ranks and both values; and nothing of them listens beyond loopback."""
+"""Facts of ranks: what differs is named with key, ranks and both values; nothing of them listens beyond loopback."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def drawn(chance: random.Random) -> list[str]:
         "training.epochs": chance.choice([0, 1, 2, 30]), "training.max_repeats": chance.choice([0, 1, 4]),
         "optimizer.warmup": chance.choice([-1, 0, 1, 2, 10, 5000]), "training.waive": "[]",
         "optimizer.floor_ratio": chance.choice([0, 0.1, 1]),
+        "model": f"{{preset: {chance.choice(['tiny', '350m'])}}}",
         "model.overrides.max_positions": chance.choice([8, 16, 4096]),
-        "model.preset": chance.choice(["tiny", "350m"]),
     }  # fmt: skip
     if chance.random() < 0.7:
         settings["training.max_steps"] = chance.choice([0, 1, 2, 9, 12, 5000])

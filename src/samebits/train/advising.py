@@ -13,6 +13,7 @@ from typing import Any, Final
 from samebits.model.batch import ALIGNMENT
 from samebits.train import algebra
 from samebits.train.algebra import Plan, Run
+from samebits.train.checkpoint import MOST_STEPS
 from samebits.train.configuration import Configuration
 from samebits.train.plan import LEAST_TOKENS_PER_STEP, TOKENS_PER_PARAMETER, Refusal, longest_warmup
 
@@ -37,7 +38,9 @@ class Change:
 
 def change_for(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
     """What to set so that this refusal goes."""
-    return _BY_RULE[refusal.obligation](config, plan, refusal)
+    found = _BY_RULE[refusal.obligation](config, plan, refusal)
+    possible = tuple(each for each in found.settings if max(each.values()) <= MOST_STEPS)
+    return Change(settings=possible, words=found.words or ("" if possible else "more data"))
 
 
 def _steps(plan: Plan, run: Run, wanted: int) -> Settings:
