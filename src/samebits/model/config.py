@@ -60,8 +60,8 @@ class Config:
                 raise ValueError(f"config: {name} is {getattr(self, name)!r:.60}; allowed: true or false")
         if type(self.eps) is not float or not 0.0 <= self.eps < 1.0:
             raise ValueError(f"config: eps is {self.eps!r:.60}; allowed: 0 to 1, 1 left out")
-        if type(self.theta) is not float or not 1.0 <= self.theta <= LARGEST_THETA:
-            raise ValueError(f"config: theta is {self.theta!r:.60}; allowed: 1 to {LARGEST_THETA:g}")
+        if type(self.theta) is not float or not 1.0 < self.theta <= LARGEST_THETA:
+            raise ValueError(f"config: theta is {self.theta!r:.60}; allowed: above 1, at most {LARGEST_THETA:g}")
         for token in (*self.eos, *(() if self.bos is None else (self.bos,))):
             if type(token) is not int or not 0 <= token < self.vocabulary:
                 raise ValueError(f"config: a special token is {token!r:.60}; allowed: 0 to {self.vocabulary - 1}")
