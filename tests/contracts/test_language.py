@@ -173,7 +173,7 @@ UNREADABLE = {
     "absent": (None, "cannot be read: No such file"),
     "empty": (b"", "got an empty file"),
     "a list": (b"[1, 2]", "a contract is a mapping, got a list"),
-    "too long": (b"#" * 1_000_001, "too long; allowed: at most 1000000 bytes"),
+    "too long": (b"#" * 1_000_001, "has 1000001 bytes; allowed: at most 1000000"),
     "not UTF-8": (b"contract: \xff", "not YAML"),
     "with a NUL": (b"contract: a\0b", "not YAML"),
     "a key with a line's end": (b'"a\\nb": 1', "unknown key 'a\\nb'"),

@@ -51,7 +51,7 @@ LLAMA = {
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic' depends on the longest sequence"),
         ({"rope_scaling": {"rope_type": ["yarn"]}}, r"rope_type is \['yarn'\]; allowed: a name"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, "rope_parameters.factor is '4'; allowed: a number"),
-        ({"rope_scaling": {"rope_type": "linear", "factor": float("nan")}}, "scaling factor is nan"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": float("nan")}}, "rope_parameters.factor is nan"),
         ({"eos_token_id": {"a": 1}}, "eos_token_id is {'a': 1}; allowed"),
         ({"eos_token_id": [1] * 10**5}, "eos_token_id is"),
         ({"eos_token_id": 97}, "a special token is 97; allowed: 0 to 96"),

@@ -25,8 +25,7 @@ from samebits.cli.commands.rl import rl
 from samebits.cli.commands.serve import serve
 from samebits.cli.commands.tokenizer import app as tokenizer
 from samebits.cli.commands.train import train
-from samebits.native import NativeError
-from samebits.records.packages import MissingPackageError
+from samebits.cli.failing import end, wants_json
 
 app = typer.Typer(
     name="samebits",
@@ -60,26 +59,15 @@ app.command(context_settings={"allow_interspersed_args": False})(launch)
 app.add_typer(contract, name="contract")
 app.add_typer(tokenizer, name="tokenizer")
 
-# Typer brings its own click in some versions and needs the package in others; this is the base of both.
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs the command line; a caller's mistake is one line on stderr."""
+    """Runs the command line; a caller's mistake is one line on stderr, and with --json a document on stdout."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     # A user's own module lies where the command is run.
     sys.path.insert(0, os.getcwd())
     try:
         code = app(given or ["--help"], prog_name="samebits", standalone_mode=False)
-    except _UsageError as error:
-        _fail(str(getattr(error, "format_message", error.__str__)()), 2)
-    except ValueError as error:
-        _fail(str(error), 2)
-    except (NativeError, MissingPackageError) as error:
-        _fail(str(error), 3)
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:
+        end(error, as_json=wants_json(given))
     sys.exit(code or 0)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    print(f"samebits: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(code)

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import yaml
 
+from samebits.records.plain_file import read_plain
+
 MAXIMUM_DEPTH: Final = 12
 MAXIMUM_BYTES: Final = 1_000_000
 MAXIMUM_DIGITS: Final = 18
@@ -50,12 +52,11 @@ class Located(dict[str, Any]):
 
 
 def read(path: Path) -> bytes:
-    """The bytes of a file that may be a contract; of one that is too long, enough to tell."""
+    """The bytes of a plain file that may be a contract."""
     try:
-        with path.open("rb") as file:
-            return file.read(MAXIMUM_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise ContractError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        return read_plain(path, MAXIMUM_BYTES)
+    except ValueError as error:
+        raise ContractError(str(error)) from error
 
 
 def load(path: Path) -> Located:

@@ -5,6 +5,7 @@ Knows records (dataclasses), lists, mappings by id and plain scalars; no contrac
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -54,9 +55,11 @@ def build(kind: type[Record], value: Any, place: Place) -> Record:
             # fail() without the record's name: the key is what is wrong.
             where = Place(place.path, value.lines[key])
             raise where.fail(f"unknown key {key!r}; allowed: {', '.join(sorted(known))}")
-    for name, each in known.items():
-        if name not in value and each.default is MISSING and each.default_factory is MISSING:
-            raise place.fail(f"key {name!r} is missing")
+    missing = list(_missing(kind, value))
+    # What one inner record lacks is told there, by its own line.
+    if len({name.partition(".")[0] for name in missing}) > 1 or any("." not in name for name in missing):
+        names = ", ".join(map(repr, missing))
+        raise place.fail(f"key {names} is missing" if len(missing) == 1 else f"keys {names} are missing")
     hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
     given = {}
     for key, item in value.items():
@@ -64,6 +67,18 @@ def build(kind: type[Record], value: Any, place: Place) -> Record:
         empty = known[key].default_factory is not MISSING and item in ([], {})
         given[key] = item if empty else _value(hints[key], item, place.at(key, value.lines[key]))
     return kind(**given)
+
+
+def _missing(kind: type, value: Located) -> Iterator[str]:
+    """Every key that is needed and left out, of this record and of those inside it."""
+    hints = _hints(kind)
+    for each in fields(kind):
+        inner = hints[each.name]
+        if each.name not in value:
+            if each.default is MISSING and each.default_factory is MISSING:
+                yield each.name
+        elif is_dataclass(inner) and isinstance(value[each.name], Located):
+            yield from (f"{each.name}.{name}" for name in _missing(inner, value[each.name]))  # type: ignore[arg-type]
 
 
 def _value(kind: Any, value: Any, place: Place) -> Any:

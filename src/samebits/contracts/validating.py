@@ -16,6 +16,7 @@ from samebits.contracts.language import Contract
 from samebits.contracts.loading import IDS, load_contract
 from samebits.contracts.registry import CONTRACT_FILE
 from samebits.contracts.strict_yaml import ContractError, Located, load
+from samebits.contracts.trusting import named_objects, refusal
 
 _ID = re.compile(r"(?:[A-Z][A-Z0-9]*-[A-Z]+[0-9]+|FALSIFY-[A-Z0-9_-]+)(?=: )", re.ASCII)
 
@@ -48,10 +49,14 @@ class _Loaded:
         return Problem(path=self.contract.path, line=line, id=identifier, message=message)
 
 
-def validate(paths: Sequence[Path], *, deep: bool = False, known: Iterable[str] = ()) -> list[Problem]:
+def validate(
+    paths: Sequence[Path], *, deep: bool = False, known: Iterable[str] = (), trusted: Iterable[Path] | None = None
+) -> list[Problem]:
     """All problems of the contracts in `paths`, in order; an empty list says that there is none.
 
-    `known` names contracts elsewhere that these may depend on. `deep` imports every object they name."""
+    `known` names contracts elsewhere that these may depend on. `deep` imports every object they name, of samebits
+    and of `trusted` folders; None: of any, for a caller who wrote the contracts."""
+    folders = None if trusted is None else tuple(trusted)
     problems: list[Problem] = []
     loaded: list[_Loaded] = []
     for path in paths:
@@ -69,7 +74,7 @@ def validate(paths: Sequence[Path], *, deep: bool = False, known: Iterable[str] 
     problems += _repeated(loaded)
     problems += _connections(loaded, set(known))
     if deep:
-        problems += [problem for each in loaded for problem in _objects(each)]
+        problems += [problem for each in loaded for problem in _objects(each, folders)]
     return problems
 
 
@@ -118,10 +123,13 @@ def _connections(loaded: Sequence[_Loaded], known: set[str]) -> Iterator[Problem
         yield by_name[cycle[0]].problem("depends_on", "", f"depends_on comes back: {' -> '.join(cycle)}")
 
 
-def _objects(each: _Loaded) -> Iterator[Problem]:
+def _objects(each: _Loaded, trusted: tuple[Path, ...] | None) -> Iterator[Problem]:
     """Every object that is named exists and can be called; no mutant is its subject."""
     contract, subjects = each.contract, dict[str, Any]()
-    for section, identifier, target in _named(contract):
+    for section, identifier, target in named_objects(contract):
+        if trusted is not None and (said := refusal(target, trusted)):
+            yield each.problem(section, identifier, said)
+            continue
         try:
             found = find_object(target)
         except ValueError as error:
@@ -133,23 +141,6 @@ def _objects(each: _Loaded) -> Iterator[Problem]:
             subjects[identifier] = found
         if section == "mutants" and subjects.get(contract.mutants[identifier].of) is found:
             yield each.problem(section, identifier, f"{target} is its subject itself; a mutant must differ from it")
-
-
-def _named(contract: Contract) -> Iterator[tuple[str, str, str]]:
-    """(section, id, module:attribute), subjects before the mutants that stand in for them."""
-    for section, field in (
-        ("equations", "reference"),
-        ("subjects", "object"),
-        ("mutants", "object"),
-        ("proofs", "object"),
-    ):
-        for identifier, entry in getattr(contract, section).items():
-            yield section, identifier, getattr(entry, field)
-    for identifier, obligation in contract.obligations.items():
-        if ":" in obligation.name:
-            yield "obligations", identifier, obligation.name
-        if obligation.name == "same":
-            yield "obligations", identifier, str(obligation.parameters.get("object"))
 
 
 def find_object(target: str) -> Any:

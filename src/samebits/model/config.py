@@ -4,6 +4,7 @@ Knows no weights. A setting that the forward pass would not honour is refused, n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,7 @@ FAMILIES: Final = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 LIMITS: Final = {"vocabulary": 2**22, "hidden": 2**17, "layers": 4096, "heads": 4096, "key_heads": 4096,
                  "head_size": 256, "intermediate": 2**19, "max_positions": 2**24}  # fmt: skip
 # What a published config says about settings that this forward pass has in one form only.
+LARGEST_THETA: Final = 1e15
 FIXED: Final[dict[str, tuple[Any, ...]]] = {
     "hidden_act": ("silu",), "attention_bias": (False, None), "mlp_bias": (False, None),
     "attention_dropout": (0, None), "use_sliding_window": (False, None), "pretraining_tp": (1, None),
@@ -48,42 +50,51 @@ class Config:
         for name, most in LIMITS.items():
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= most:
-                raise ValueError(f"config: {name} is {value!r}; allowed: a whole number, 1 to {most}")
+                raise ValueError(f"config: {name} is {value!r:.60}; allowed: a whole number, 1 to {most}")
         if self.heads % self.key_heads:
             raise ValueError(f"config: heads is {self.heads}, key_heads is {self.key_heads}; allowed: a multiple of it")
         if self.head_size % 8:
             raise ValueError(f"config: head_size is {self.head_size}; allowed: a multiple of 8")
-        if not 0.0 <= self.eps < 1.0:
-            raise ValueError(f"config: eps is {self.eps}; allowed: 0 to 1, 1 left out")
+        for name in ("tied", "norms_of_heads"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(f"config: {name} is {getattr(self, name)!r:.60}; allowed: true or false")
+        if type(self.eps) is not float or not 0.0 <= self.eps < 1.0:
+            raise ValueError(f"config: eps is {self.eps!r:.60}; allowed: 0 to 1, 1 left out")
+        if type(self.theta) is not float or not 1.0 < self.theta <= LARGEST_THETA:
+            raise ValueError(f"config: theta is {self.theta!r:.60}; allowed: above 1, at most {LARGEST_THETA:g}")
         for token in (*self.eos, *(() if self.bos is None else (self.bos,))):
             if type(token) is not int or not 0 <= token < self.vocabulary:
-                raise ValueError(f"config: a special token is {token!r}; allowed: 0 to {self.vocabulary - 1}")
+                raise ValueError(f"config: a special token is {token!r:.60}; allowed: 0 to {self.vocabulary - 1}")
 
     @classmethod
     def from_huggingface(cls, values: Mapping[str, Any]) -> Config:
         """The config.json of a Llama or Qwen3 model."""
         family = values.get("model_type")
-        if family not in FAMILIES:
-            raise ValueError(f"config.json: model_type is {family!r}; allowed: {', '.join(FAMILIES)}")
+        if not isinstance(family, str) or family not in FAMILIES:
+            raise ValueError(f"config.json: model_type is {family!r:.60}; allowed: {', '.join(FAMILIES)}")
         for name, allowed in FIXED.items():
             if values.get(name, allowed[0]) not in allowed:
-                raise ValueError(f"config.json: {name} is {values[name]!r}; allowed: {allowed[0]!r}")
+                raise ValueError(f"config.json: {name} is {values[name]!r:.60}; allowed: {allowed[0]!r}")
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
             if type(values.get(name)) is not int or values[name] < 1:
-                raise ValueError(f"config.json: {name} is {values.get(name)!r}; allowed: a whole number, at least 1")
+                raise ValueError(
+                    f"config.json: {name} is {values.get(name)!r:.60}; allowed: a whole number, at least 1"
+                )
         heads = values["num_attention_heads"]
         rope = values.get("rope_parameters") or values.get("rope_scaling")
         _check_kinds(values, rope)
-        theta = values.get("rope_theta") or (rope or {}).get("rope_theta") or 10000.0
+        theta = _first(values.get("rope_theta"), (rope or {}).get("rope_theta"), 10000.0)
         eos = values.get("eos_token_id")
         return cls(
             vocabulary=values["vocab_size"], hidden=values["hidden_size"], layers=values["num_hidden_layers"],
-            heads=heads, key_heads=values.get("num_key_value_heads") or heads,
-            head_size=values.get("head_dim") or values["hidden_size"] // heads,
-            intermediate=values["intermediate_size"], max_positions=values.get("max_position_embeddings", 2048),
-            tied=bool(values.get("tie_word_embeddings", False)), norms_of_heads=family == "qwen3",
-            eps=float(values.get("rms_norm_eps", 1e-6)), theta=float(theta), scaling=RopeScaling.from_config(rope),
-            bos=values.get("bos_token_id"), eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
+            heads=heads, key_heads=_first(values.get("num_key_value_heads"), heads),
+            head_size=_first(values.get("head_dim"), values["hidden_size"] // heads),
+            intermediate=values["intermediate_size"],
+            max_positions=_first(values.get("max_position_embeddings"), 2048),
+            tied=_first(values.get("tie_word_embeddings"), False), norms_of_heads=family == "qwen3",
+            eps=float(_first(values.get("rms_norm_eps"), 1e-6)), theta=float(theta),
+            scaling=RopeScaling.from_config(rope), bos=values.get("bos_token_id"),
+            eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
         )  # fmt: skip
 
     def to_huggingface(self) -> dict[str, Any]:
@@ -105,6 +116,11 @@ class Config:
         }  # fmt: skip
 
 
+def _first(*values: Any) -> Any:
+    """The first that is there: null stands for what is left out, as published configs write it."""
+    return next(value for value in values if value is not None)
+
+
 def _check_kinds(values: Mapping[str, Any], rope: Any) -> None:
     """That what is read without further looks is of the kind it should be."""
     if not isinstance(rope, Mapping | None):
@@ -112,7 +128,8 @@ def _check_kinds(values: Mapping[str, Any], rope: Any) -> None:
     numbers = {"rms_norm_eps": values.get("rms_norm_eps"), "rope_theta": values.get("rope_theta")}
     numbers |= {f"rope_parameters.{name}": value for name, value in (rope or {}).items() if "type" not in name}
     for name, value in numbers.items():
-        if not isinstance(value, int | float | None) or (isinstance(value, int) and abs(value) > 2**53):
+        whole = isinstance(value, int) and abs(value) > 2**53
+        if not isinstance(value, int | float | None) or whole or (value is not None and not math.isfinite(value)):
             raise ValueError(f"config.json: {name} is {value!r:.60}; allowed: a number")
     kind = (rope or {}).get("rope_type", (rope or {}).get("type"))
     if not isinstance(kind, str | None):

@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from samebits.records.plain_file import read_plain
+
 # The largest published tokenizer.json has some 33 MiB and two million items; a config has a thousandth of it.
 MOST_BYTES: Final = 2**26
 MOST_ITEMS: Final = 2**22
@@ -19,10 +21,7 @@ def read_json(path: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
     """The object in the file. Twice the same key, deep nesting, or more items than a real file has: refused."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file; allowed: a file of JSON")
-    with path.open("rb") as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise ValueError(f"{path}: has more than {most_bytes} bytes; allowed: at most that")
+    data = read_plain(path, most_bytes)
     items = sum(data.count(sign) for sign in (b",", b"[", b"{"))
     if items > MOST_ITEMS:
         raise ValueError(f"{path}: has up to {items} items; allowed: at most {MOST_ITEMS}")

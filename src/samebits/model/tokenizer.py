@@ -6,6 +6,7 @@ there the library can lose text. Knows no model."""
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 import math
 import re
@@ -21,7 +22,7 @@ import numpy as np
 from samebits.model.json_file import read_json, to_json
 from samebits.model.template import Template
 from samebits.model.tokenizer_file import BYTE_OF, LETTER_OF, Parts, byte_level, check, written
-from samebits.model.tokenizer_settings import GENERATION, SETTINGS, ends_of, sign_of, template_of
+from samebits.model.tokenizer_settings import GENERATION, SETTINGS, SIGNS, ends_of, sign_of, template_of
 from samebits.records.durable import put_in_one_move
 
 END: Final = "<|endoftext|>"
@@ -111,11 +112,22 @@ class Tokenizer:
             if self.eos:
                 put_in_one_move(path / GENERATION, to_json({"bos_token_id": self.bos, "eos_token_id": list(self.eos)}))
             put_in_one_move(path / SETTINGS, to_json(self._settings()))
+            put_in_one_move(path / SIGNS, to_json(self.signs))
             put_in_one_move(path / FILE, to_json(written(self.parts)))
             return
         if self.template is not None or (self.bos, self.eos) != (found["bos"], found["eos"]):
             raise ValueError(f"{path}: the template or the ends of a text have no place in one file; allowed: a folder")
         put_in_one_move(path, to_json(written(self.parts)))
+
+    @property
+    def signs(self) -> dict[str, str]:
+        """What special_tokens_map.json says: the signs that begin and end a text."""
+        return {key: sign for key, sign in self._marks.items() if sign}
+
+    def digest(self) -> str:
+        """SHA-256 of all that decides tokens, ends and chats."""
+        facts = {"parts": written(self.parts), "bos": self.bos, "eos": self.eos, "template": self.template}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def _settings(self) -> dict[str, Any]:
         """What tokenizer_config.json says of it, for transformers too."""

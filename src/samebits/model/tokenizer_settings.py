@@ -14,6 +14,7 @@ from samebits.model.tokenizer_file import Parts
 
 SETTINGS: Final = "tokenizer_config.json"
 GENERATION: Final = "generation_config.json"
+SIGNS: Final = "special_tokens_map.json"
 TEMPLATE_FILE: Final = "chat_template.jinja"
 
 

@@ -5,6 +5,7 @@ Knows no operator. A kernel is a C function `samebits_<name>_<instruction set>`;
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 from functools import cache
 from pathlib import Path
@@ -56,6 +57,12 @@ def compiler() -> str:
     """The compiler and the flags that decide bits."""
     text: bytes = library().samebits_compiler()
     return text.decode()
+
+
+def library_digests() -> tuple[str, str]:
+    """SHA-256 of the sources that the library was built from, and of the library itself, which compilers decide too."""
+    sources: bytes = library().samebits_source_digest()
+    return sources.decode(), hashlib.sha256(_library_path().read_bytes()).hexdigest()
 
 
 def default_threads() -> int:

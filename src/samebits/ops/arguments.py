@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from samebits.ops.checking import check_layout, shown
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BACKEND_OF_DEVICE = {"cpu": "cpu", "cuda": "triton"}
 
@@ -24,10 +26,12 @@ def short(dtype: torch.dtype) -> str:
 
 def choose_backend(operator: str, tensor: Tensor, backend: str | None) -> str:
     """The backend asked for, or the tensor's own. Never another one than asked for."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{operator}: a tensor is needed, got {shown(tensor)}; allowed: a torch.Tensor")
     device = tensor.device.type
+    if device not in BACKEND_OF_DEVICE:
+        raise ValueError(f"{operator}: no backend for device {device!r}; allowed: {', '.join(BACKEND_OF_DEVICE)}")
     if backend is None:
-        if device not in BACKEND_OF_DEVICE:
-            raise ValueError(f"{operator}: no backend for device {device!r}; allowed: {', '.join(BACKEND_OF_DEVICE)}")
         return BACKEND_OF_DEVICE[device]
     if backend == "reference":
         return backend
@@ -47,9 +51,8 @@ def check_tensors(operator: str, backend: str, tensors: Mapping[str, Tensor | No
         if tensor is None:
             continue
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{operator}: {name} must be a Tensor, got {type(tensor).__name__}")
-        if tensor.layout is not torch.strided:
-            raise ValueError(f"{operator}: {name} has layout {tensor.layout}; allowed: strided")
+            raise TypeError(f"{operator}: {name} is {shown(tensor)}; allowed: a torch.Tensor")
+        check_layout(operator, name, tensor)
         if tensor.dtype not in allowed:
             names = ", ".join(short(dtype) for dtype in allowed)
             why = ", for no order of its sums is declared" if short(tensor.dtype).startswith("float8") else ""

@@ -45,10 +45,13 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def _listened_to(arguments: tuple[Any, ...]) -> bool:
-    """Whether a gradient, a mode, a transform, a trace, a profiler or another kind of tensor needs the dispatcher."""
+    """Whether a gradient, a mode, a transform, a trace, a profiler or another kind of tensor needs the dispatcher.
+    So does a view whose memory has the opposite sign, which only the dispatcher turns into what it stands for."""
     wants_gradient = torch.is_grad_enabled()
     for each in arguments:
-        if isinstance(each, Tensor) and (type(each) not in _PLAIN or (wants_gradient and each.requires_grad)):
+        if isinstance(each, Tensor) and (
+            type(each) not in _PLAIN or (wants_gradient and each.requires_grad) or each.is_neg()
+        ):
             return True
     return bool(
         torch._C._len_torch_dispatch_stack()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from samebits.parallel.standing import STORE_SECONDS, StoreError, Waiting, ask, failure_of, tell_failure, within
 
 if TYPE_CHECKING:
+    from samebits.parallel.meeting import Meeting
     from samebits.parallel.world import World
 
 __all__ = ["HungError", "LostError", "RankError", "Waiting", "explained", "not_joined"]
@@ -48,11 +49,13 @@ def explained(world: World, waiting: Waiting, error: RuntimeError) -> RankError:
     return RankError(line)
 
 
-def not_joined(rank: int, size: int, store: Any, timeout: float, error: RuntimeError) -> RankError:
+def not_joined(meeting: Meeting, store: Any, timeout: float, error: RuntimeError) -> RankError:
     """The error of a rank that could not join; `store` is None where not even that was found."""
-    start = f"rank {rank}: {size} ranks did not join within {timeout:.1f} s"
+    size = meeting.size
+    start = f"rank {meeting.rank}: {size} ranks did not join within {timeout:.1f} s"
     if store is None:
-        return HungError(f"{start}: the store cannot be reached: {_first_line(error)}")
+        asked = f"no rank 0 or launcher of this run answers at {meeting.where}; is one started there?"
+        return HungError(f"{start}: the store cannot be reached: {asked} ({_first_line(error)})")
     try:
         came = within(GRACE_SECONDS, lambda: [each for each in range(size) if store.check([f"came/{each}"])])
     except StoreError as broken:

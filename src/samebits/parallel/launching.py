@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -17,12 +17,12 @@ from typing import Any, Final, NoReturn
 from samebits.parallel.failing import RankError
 from samebits.parallel.launching_processes import Process, Screen
 from samebits.parallel.launching_watch import Watch
-from samebits.parallel.standing import failure_of, open_store, shared, tell_failure
+from samebits.parallel.meeting import LOOPBACK, open_store
+from samebits.parallel.standing import failure_of, shared, tell_failure
 from samebits.parallel.world import TIMEOUT, World, join, leave
 
 COULD_NOT_BE_JUDGED: Final = 3
 TIMEOUT_VARIABLE: Final = "SAMEBITS_TIMEOUT"
-LOOPBACK: Final = "127.0.0.1"
 # Failures that are about another rank: a hang tells more than a lost connection.
 CONSEQUENCES: Final = {"hung": 1, "lost": 2}
 # A rank that only lost another one may be heard first, or one that leaves it to rank 0 to say what all of them found:
@@ -33,22 +33,25 @@ GRACE_SECONDS: Final = 3.0
 
 
 @contextmanager
-def ranks(*, device: str = "cpu", timeout: float | None = None) -> Iterator[World]:
+def ranks(
+    *, device: str = "cpu", timeout: float | None = None, tell: Callable[[str, int], None] | None = None
+) -> Iterator[World]:
     """The world into which this process was launched, joined at the start and left in order at the end; a world of one
     rank where nobody launched it. Seconds of `timeout`: as given, else the launcher's, else TIMEOUT.
 
     A failure between ranks (RankError) is one line on stderr and the end of this process, at once, with code 3: what
     a broken process group would do while the interpreter ends is nobody's promise. So nothing behind this block runs
-    then; what must be closed is closed inside. Any other exception goes on as it would, and the other ranks hear it."""
+    then; what must be closed is closed inside. Any other exception goes on as it would, and the other ranks hear it.
+    `tell` says the line, with its code, in another way."""
     try:
         world = join(device=device, timeout=_timeout(timeout))
     except RankError as error:
-        _end(error)
+        _end(error, tell)
     try:
         yield world
         leave(world)
     except RankError as error:
-        _end(error)
+        _end(error, tell)
     except BaseException as error:
         tell_failure(world, "raised", f"rank {world.rank}: {type(error).__name__}")
         raise
@@ -65,8 +68,11 @@ def _timeout(given: float | None) -> float:
     return seconds
 
 
-def _end(error: RankError) -> NoReturn:
-    print(f"samebits: {error}", file=sys.stderr)
+def _end(error: RankError, tell: Callable[[str, int], None] | None) -> NoReturn:
+    if tell is None:
+        print(f"samebits: {error}", file=sys.stderr)
+    else:
+        tell(str(error), COULD_NOT_BE_JUDGED)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(COULD_NOT_BE_JUDGED)
@@ -132,8 +138,12 @@ def _name(number: int) -> str:
     return {each.value: each.name for each in signal.Signals}.get(number, f"signal {number}")
 
 
-def launch(command: Sequence[str], size: int, *, timeout: float = TIMEOUT, screen: Screen | None = None) -> Outcome:
+def launch(
+    command: Sequence[str], size: int, *, timeout: float = TIMEOUT, screen: Screen | None = None, host: str = LOOPBACK
+) -> Outcome:
     """Runs `size` processes of one command as the ranks of one run, on this machine, and waits for their end.
+
+    They meet at `host`, an address of this machine; at a loopback address nothing of them listens anywhere else.
 
     The first failure ends the others, as SIGINT, SIGTERM and SIGHUP do; if this process is killed, the kernel kills
     them. Only in a main thread, which signals reach."""
@@ -142,13 +152,15 @@ def launch(command: Sequence[str], size: int, *, timeout: float = TIMEOUT, scree
     _timeout(timeout)
     screen = Screen() if screen is None else screen
     # Here and not on a rank, so that ranks can still be asked whatever becomes of any of them.
-    store = open_store(LOOPBACK, 0, timeout, serves=True)
+    store = open_store(host, 0, timeout, serves=True)
     start = time.monotonic()
     processes: list[Process] = []
     with Watch() as watch:
         try:
             for rank in range(size):
-                processes.append(Process(rank, command, _environment(rank, size, store.port, timeout), watch, screen))
+                processes.append(
+                    Process(rank, command, _environment(rank, size, (host, store.port), timeout), watch, screen)
+                )
             interrupted = _wait(processes, watch)
         finally:
             for process in processes:
@@ -159,11 +171,11 @@ def launch(command: Sequence[str], size: int, *, timeout: float = TIMEOUT, scree
     return outcome
 
 
-def _environment(rank: int, size: int, port: int, timeout: float) -> dict[str, str]:
+def _environment(rank: int, size: int, meeting: tuple[str, int], timeout: float) -> dict[str, str]:
     threads = str(max(1, len(os.sched_getaffinity(0)) // size))
     return {"OMP_NUM_THREADS": threads, "TORCH_CPP_LOG_LEVEL": "ERROR"} | os.environ | {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "MASTER_ADDR": meeting[0], "MASTER_PORT": str(meeting[1]), "TORCHELASTIC_USE_AGENT_STORE": "True",
         TIMEOUT_VARIABLE: str(timeout),
     }  # fmt: skip
 

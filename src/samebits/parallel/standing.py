@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 
 if TYPE_CHECKING:
@@ -95,12 +94,6 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     if not found:
         raise StoreError(f"no answer within {seconds:g} s" if not failed else str(failed[0]).splitlines()[0])
     return found[0]
-
-
-def open_store(host: str, port: int, timeout: float, *, serves: bool) -> Any:
-    """A store at an address: the one that serves it, or one that asks it. Port 0: any that is free."""
-    return TCPStore(host, port, is_master=serves, wait_for_workers=False, multi_tenant=True,
-                    timeout=timedelta(seconds=timeout))  # fmt: skip
 
 
 def shared(store: Any) -> PrefixStore:

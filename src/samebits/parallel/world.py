@@ -19,8 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
+from samebits.parallel.agreeing import agree, code_facts
 from samebits.parallel.failing import Waiting, explained, not_joined
-from samebits.parallel.standing import Answering, Standing, open_store, shared, tell_failure
+from samebits.parallel.meeting import Meeting, stay_on_loopback
+from samebits.parallel.standing import Answering, Standing, shared, tell_failure
 
 TIMEOUT: Final = 60.0
 TRANSPORT_VARIABLE: Final = "SAMEBITS_TRANSPORT"
@@ -172,21 +174,21 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 def join(*, device: str = "cpu", timeout: float = TIMEOUT) -> World:
     """The world that the launcher's environment describes (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), joined; one
-    rank alone where it describes none. Once a process."""
-    if "WORLD_SIZE" not in os.environ:
+    rank alone where it describes none. Once a process. Ranks with another version of this package or of torch, or other
+    sources or another build of it, are refused: their bits are nobody's promise."""
+    meeting = Meeting.described(os.environ)
+    if meeting is None:
         return World(timeout=timeout)
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise ValueError(f"ranks: WORLD_SIZE is set, {', '.join(missing)} not; allowed: what a launcher sets, or none")
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, size = meeting.rank, meeting.size
     transport = _transport(device, rank)
+    stay_on_loopback(meeting.address)
     store, patience = None, max(timeout, JOIN_SECONDS)
     try:
-        # The launcher's store, or where the launcher has none the one that rank 0 opens for all.
-        serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = shared(open_store(address, port, patience, serves=serves))
+        store = shared(meeting.open_store(patience))
         store.set(f"came/{rank}", "")
+        # Before any message: ranks that go different ways would wait for each other.
+        facts = code_facts() | {"device": device, "transport": transport}
+        agree(World(rank=rank, size=size, store=store, timeout=patience), "code", facts)
         dist.init_process_group(
             transport, store=PrefixStore("messages", store), rank=rank, world_size=size,
             timeout=timedelta(seconds=patience),
@@ -195,7 +197,7 @@ def join(*, device: str = "cpu", timeout: float = TIMEOUT) -> World:
             # Its first messages must be everybody's.
             dist.barrier()
     except RuntimeError as error:
-        raise not_joined(rank, size, store, patience, error) from error
+        raise not_joined(meeting, store, patience, error) from error
     standing = Standing()
     return World(rank=rank, size=size, store=store, device=device, transport=transport, timeout=timeout,
                  standing=standing, answering=Answering(rank, store, standing))  # fmt: skip

@@ -4,8 +4,10 @@ Knows no format. A kill leaves what was there before a call or what is there aft
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +20,12 @@ PART: Final = ".part"
 def put(path: Path, data: bytes) -> None:
     """Bytes into a file, and onto the disk; not all at once."""
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        handle = os.open(path, flags, 0o666)
         try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OSError(errno.EINVAL, "is no plain file")
+            os.ftruncate(handle, 0)
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(handle, rest) :]

@@ -49,6 +49,8 @@ class Plan:
     max_repeats: int
     """How often the data may be seen."""
     architecture: Architecture
+    pretrained: bool = False
+    """Whether the weights were trained before."""
 
 
 def batch_sequences(micro_batch: int, accumulation: int, ranks: int) -> int:

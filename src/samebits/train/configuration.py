@@ -13,14 +13,19 @@ from samebits.contracts.strict_yaml import ContractError, Located, load, parse
 from samebits.contracts.structure import Place, build
 from samebits.model.batch import ALIGNMENT
 from samebits.model.presets import PRESETS
-from samebits.train.checkpoint import LEAST_KEPT
+from samebits.ops.adamw.arguments import check_numbers
+from samebits.train.checkpoint import LEAST_KEPT, MOST_STEPS
 
 SOURCES: Final = ("stdlib", "text", "jsonl", "parquet")
 DOCUMENTS: Final = ("joined", "apart")
 COLLATIONS: Final = ("packed", "padded")
 DTYPES: Final = ("float32", "bfloat16")
+# Instead of a path to a tokenizer: a token for each byte.
+IN_BYTES: Final = "bytes"
 # What a run may break with open eyes: too few tokens for its weights. All other obligations would break the run itself.
 WAIVABLE: Final = ("CFG-OB6", "CFG-OB7")
+# Beyond these lies a mistake, and numbers that no float holds.
+LARGEST_RATE: Final = 1e6
 # Where a value came from the command line there is no line of the file to name.
 COMMAND_LINE: Final = 0
 
@@ -64,7 +69,7 @@ class DataSection:
     column: str = "text"
     """Of JSON lines and Parquet: what holds the document."""
     tokenizer: str | None = None
-    """A tokenizer.json; left out: bytes."""
+    """A tokenizer.json, a folder with one, or bytes. Left out: that of model.folder, with a preset bytes."""
     documents: str = "joined"
     """joined: end to end, cut into equal sequences. apart: no sequence holds two documents, and many are shorter."""
     limit: int | None = None
@@ -75,16 +80,17 @@ class DataSection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerSection:
-    """Every number of the optimizer and its schedule."""
+    """Every number of the optimizer and its schedule. What is left out is as in transformers' Trainer."""
 
-    peak_rate: float
-    warmup: int
-    floor_ratio: float
-    beta1: float
-    beta2: float
-    weight_decay: float
+    peak_rate: float = 5e-5
+    warmup: int = 1
+    """Updates up to the peak; 1: the first is at the peak."""
+    floor_ratio: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
     """Of matrices."""
-    max_norm: float
+    max_norm: float = 1.0
     """The gradient is clipped to it as a whole."""
     norm_decay: float = 0.0
     """The weight decay of the norms' weights."""
@@ -95,13 +101,13 @@ class OptimizerSection:
 class TrainingSection:
     """How a global batch is made and cut, and how long the run is."""
 
-    seed: int
-    micro_batch: int
-    accumulation: int
-    epochs: int
-    max_repeats: int
-    """How often the data may be seen."""
-    checkpoint_every: int
+    seed: int = 42
+    micro_batch: int = 8
+    accumulation: int = 1
+    epochs: int = 1
+    max_repeats: int = 4
+    """How often the data may be seen; beyond four times it teaches little."""
+    checkpoint_every: int = 500
     max_steps: int | None = None
     lanes: int = 1
     """Chains of the gradient's sum. Decides bits, which micro_batch does not."""
@@ -137,8 +143,8 @@ class Configuration:
 
     model: ModelSection
     data: DataSection
-    optimizer: OptimizerSection
-    training: TrainingSection
+    optimizer: OptimizerSection = OptimizerSection()
+    training: TrainingSection = TrainingSection()
     monitoring: MonitoringSection = MonitoringSection()
 
 
@@ -152,6 +158,16 @@ def deciding(config: Configuration) -> dict[str, Any]:
     """Every setting that decides bits, by its path; a global batch counts as a whole."""
     flat = dict(_flat(asdict(config)))
     return {key: value for key, value in flat.items() if key not in FREE} | {"training.batch": config.training.batch}
+
+
+# Ranks may see the same files at different places, and each has a device of its own: what is there is compared.
+PLACES: Final = ("data.paths", "data.tokenizer", "model.folder")
+
+
+def comparable(config: Configuration) -> dict[str, Any]:
+    """Every setting that the ranks of a run must have alike, by its path."""
+    flat = {key: value for key, value in _flat(asdict(config)) if key not in PLACES}
+    return flat | {"training.device": config.training.device.partition(":")[0]}
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -251,9 +267,25 @@ def _faults(config: Configuration) -> Iterator[tuple[str, str]]:
         yield "training.lanes", f"is {training.lanes}; allowed: {divisor}"
     if not 0 <= training.seed < 2**32:
         yield "training.seed", f"is {training.seed}; allowed: 0 to {2**32 - 1}"
-    for key, number in (("optimizer.peak_rate", optimizer.peak_rate), ("optimizer.max_norm", optimizer.max_norm),
-                        ("monitoring.peak_flops", config.monitoring.peak_flops)):  # fmt: skip
-        if number is not None and not number > 0:
-            yield key, f"is {number}; allowed: above 0"
+    yield from _optimizer_faults(optimizer)
+    if config.monitoring.peak_flops is not None and not config.monitoring.peak_flops > 0:
+        yield "monitoring.peak_flops", f"is {config.monitoring.peak_flops}; allowed: above 0"
+    for section, names in (("training", ("epochs", "max_repeats", "max_steps")), ("optimizer", ("warmup",))):
+        for name in names:
+            value = getattr(getattr(config, section), name)
+            if value is not None and value > MOST_STEPS:
+                yield f"{section}.{name}", f"is {value}; allowed: at most {MOST_STEPS}"
+
+
+def _optimizer_faults(optimizer: OptimizerSection) -> Iterator[tuple[str, str]]:
+    for name in ("peak_rate", "max_norm"):
+        value = getattr(optimizer, name)
+        if not 0 < value <= LARGEST_RATE:
+            yield f"optimizer.{name}", f"is {value}; allowed: above 0, at most {LARGEST_RATE:g}"
     if not 0 <= optimizer.floor_ratio <= 1:
         yield "optimizer.floor_ratio", f"is {optimizer.floor_ratio}; allowed: 0 to 1"
+    try:
+        for decay in (optimizer.weight_decay, optimizer.norm_decay):
+            check_numbers("optimizer", optimizer.peak_rate, optimizer.beta1, optimizer.beta2, optimizer.eps, decay)
+    except ValueError as error:
+        yield "optimizer", str(error).removeprefix("optimizer: ")

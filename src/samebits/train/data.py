@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samebits.model.batch import ALIGNMENT, IGNORED
+from samebits.model.tokenizer import Tokenizer
 from samebits.records.packages import needed
-from samebits.train.configuration import DataSection
+from samebits.train.configuration import IN_BYTES, DataSection
 
 # Bytes as tokens, and the one that ends a document.
 BYTES: Final = 256
@@ -65,9 +66,9 @@ class Data:
         return state.hexdigest()
 
 
-def load(section: DataSection) -> Data:
-    """The data that a configuration names."""
-    encode, vocabulary, end = _words(section.tokenizer)
+def load(section: DataSection, words: Tokenizer | None = None) -> Data:
+    """The data that a configuration names, in the tokens of these words; without any, in those that it names itself."""
+    encode, vocabulary, end = _words(section, named_words(section.tokenizer) if words is None else words)
     pieces = []
     for number, text in enumerate(islice(documents(section), section.limit), 1):
         try:
@@ -104,15 +105,18 @@ def _apart(lengths: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], 
     return np.array(starts, np.int64), np.array(targets, np.int64)
 
 
-def _words(tokenizer: str | None) -> tuple[Any, int, int]:
-    """(text to tokens, vocabulary, the end token)."""
-    if tokenizer is None:
-        return lambda text: np.frombuffer(text.encode(), np.uint8).astype(np.uint32), BYTES + 1, BYTES
-    from samebits.model.tokenizer import Tokenizer
+def named_words(tokenizer: str | None) -> Tokenizer:
+    """The tokenizer at a path; where none is named, or by name, one of bytes."""
+    return Tokenizer.of_bytes() if tokenizer in (None, IN_BYTES) else Tokenizer.load(Path(tokenizer))
 
-    words = Tokenizer.load(Path(tokenizer))
+
+def _words(section: DataSection, words: Tokenizer) -> tuple[Any, int, int]:
+    """(text to tokens, vocabulary, the end token)."""
     if not words.eos:
-        raise ValueError(f"data: {tokenizer} has no end token; allowed: a tokenizer with one")
+        raise ValueError(f"data: the tokenizer {section.tokenizer or ''} has no end token; allowed: one that has")
+    if words == Tokenizer.of_bytes():
+        # A token a byte: the same numbers without a search for merges.
+        return lambda text: np.frombuffer(text.encode(), np.uint8).astype(np.uint32), BYTES + 1, BYTES
     return lambda text: np.array(words.encode(text, special=False), np.uint32), words.vocabulary, words.eos[0]
 
 

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from samebits.records.plain_file import open_plain
+
 NAME: Final = "events.jsonl"
 KINDS: Final = ("start", "step", "checkpoint", "breach", "end")
 
@@ -58,9 +60,9 @@ def opened(folder: Path) -> Iterator[Events]:
     """The log of a run's folder, for one process at a time: the lock ends with it, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise ValueError(f"{folder}: cannot be written: {error.strerror}") from error
+    handle = open_plain(folder / NAME, os.O_RDWR | os.O_APPEND)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,18 +1,49 @@
-"""The newest checkpoint of a run as a folder in Hugging Face's layout, its tokenizer beside it.
+"""The newest checkpoint of a run as a folder in Hugging Face's layout, with all that its tokenizer consists of.
 
-Knows no step and no optimizer."""
+Knows no step and no optimizer. A tokenizer that the run took from such a folder is copied byte for byte: what this
+package does not carry out, other programs do."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from samebits.model.huggingface import save_folder
+from samebits.model.json_file import MOST_BYTES, to_json
 from samebits.model.model import Model
-from samebits.model.tokenizer import Tokenizer
+from samebits.model.tokenizer import FILE, Tokenizer
+from samebits.model.tokenizer_settings import GENERATION, SETTINGS, SIGNS, TEMPLATE_FILE
+from samebits.records.durable import put_in_one_move
+from samebits.records.plain_file import read_plain
 from samebits.train import checkpoint
 from samebits.train.configuration import Configuration
-from samebits.train.planning import shape_of
+from samebits.train.planning import shape_of, words_folder, words_of
+
+# What a folder may have of a tokenizer, each a plain file.
+COPIED: Final = (FILE, SETTINGS, SIGNS, TEMPLATE_FILE, GENERATION, "added_tokens.json", "vocab.json", "merges.txt")
+# Where transformers looks for further templates, by name.
+TEMPLATES: Final = "additional_chat_templates"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopiedWords:
+    """A tokenizer as it lies in a folder; files that other programs need and that are not there are made."""
+
+    folder: Path
+    words: Tokenizer
+
+    def save(self, path: str | Path) -> None:
+        self.words.save(path)
+        more = self.folder / TEMPLATES
+        named = [f"{TEMPLATES}/{file.name}" for file in more.glob("*.jinja")] if more.is_dir() else []
+        for name in (*COPIED, *named):
+            if (self.folder / name).exists():
+                (Path(path) / name).parent.mkdir(exist_ok=True)
+                put_in_one_move(Path(path) / name, read_plain(self.folder / name, MOST_BYTES))
+        if not (self.folder / GENERATION).exists():
+            ends = {"bos_token_id": self.words.bos, "eos_token_id": list(self.words.eos)}
+            put_in_one_move(Path(path) / GENERATION, to_json(ends))
 
 
 def refuse_if_taken(path: Path) -> None:
@@ -23,7 +54,7 @@ def refuse_if_taken(path: Path) -> None:
 
 def export(config: Configuration, folder: Path, path: Path) -> None:
     """Writes the float32 weights of the newest whole checkpoint in `folder` to `path`."""
-    named = config.data.tokenizer
-    words = Tokenizer.of_bytes() if named is None else Tokenizer.load(named)
+    words, home = words_of(config), words_folder(config)
     shape = replace(shape_of(config), eos=words.eos)
-    save_folder(Model(config=shape, weights=checkpoint.read(folder).weights), path, words)
+    beside = words if home is None else CopiedWords(folder=home, words=words)
+    save_folder(Model(config=shape, weights=checkpoint.read(folder).weights), path, beside)

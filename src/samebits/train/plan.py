@@ -109,10 +109,16 @@ def _steps(plan: Plan, run: Run) -> list[Refusal]:
     if plan.warmup >= run.steps:
         message = f"warmup is {plan.warmup}, the run makes {run.steps} steps; allowed: less than its steps"
         refusals.append(Refusal("CFG-OB2", message))
-    if 10 * plan.warmup > run.steps:
-        message = f"warmup is {plan.warmup} of {run.steps} steps; allowed: at most a tenth, {run.steps // 10}"
+    if plan.warmup > longest_warmup(run.steps):
+        allowed = "at most a tenth" if run.steps >= 10 else "of fewer than ten steps, at most"
+        message = f"warmup is {plan.warmup} of {run.steps} steps; allowed: {allowed}, {longest_warmup(run.steps)}"
         refusals.append(Refusal("CFG-OB3", message))
     return refusals
+
+
+def longest_warmup(steps: int) -> int:
+    """CFG-OB3: a tenth of the steps. A warm-up of one step is none, the first update is at the peak: always allowed."""
+    return max(1, steps // 10)
 
 
 def _rates(plan: Plan, run: Run, rate: Rate) -> list[Refusal]:
@@ -149,13 +155,14 @@ def _near(value: float, wanted: float) -> bool:
 
 def _tokens(plan: Plan, run: Run) -> list[Refusal]:
     refusals = []
-    if run.parameters >= LARGE_MODEL and run.per_step < LEAST_TOKENS_PER_STEP:
+    # Rules for weights that begin as noise: those that were trained before need no more tokens than their task has.
+    if not plan.pretrained and run.parameters >= LARGE_MODEL and run.per_step < LEAST_TOKENS_PER_STEP:
         message = (
             f"{run.per_step} tokens a step for {run.parameters} parameters; allowed: at least {LEAST_TOKENS_PER_STEP}"
         )
         refusals.append(Refusal("CFG-OB6", message))
     needed = TOKENS_PER_PARAMETER * run.parameters
-    if run.tokens < needed:
+    if not plan.pretrained and run.tokens < needed:
         message = f"{run.tokens} tokens for {run.parameters} parameters; allowed: at least {needed}"
         refusals.append(Refusal("CFG-OB7", message))
     seen = repeats(run.steps, run.per_epoch)

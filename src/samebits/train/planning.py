@@ -4,11 +4,10 @@ Knows no device but its memory, and no step. The algebra and its obligations are
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -17,15 +16,14 @@ from samebits.model.huggingface import CONFIG, MOST_CONFIG_BYTES, load_folder
 from samebits.model.json_file import read_json
 from samebits.model.model import Model
 from samebits.model.presets import PRESETS
+from samebits.model.tokenizer import FILE, Tokenizer
 from samebits.parallel.schedules import Lanes
 from samebits.train import algebra
+from samebits.train.advising import MEMORY, POSITIONS, WORDS, Change, change_for
 from samebits.train.algebra import Architecture, Plan, Run
-from samebits.train.configuration import Configuration
-from samebits.train.data import Data, load
-from samebits.train.plan import LEAST_TOKENS_PER_STEP, TOKENS_PER_PARAMETER, Refusal, check
-
-MEMORY: Final = "MEMORY"
-WORDS: Final = "VOCABULARY"
+from samebits.train.configuration import IN_BYTES, Configuration
+from samebits.train.data import Data, load, named_words
+from samebits.train.plan import Refusal, check
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +52,7 @@ class Assessment:
     run: Run
     memory: Memory
     refusals: tuple[Refusal, ...]
-    changes: tuple[str, ...]
+    changes: tuple[Change, ...]
     """For each refusal what would mend it."""
     waived: tuple[Refusal, ...]
     """Broken, and allowed by name in the configuration."""
@@ -64,7 +62,8 @@ class Assessment:
         return not self.refusals
 
     def as_dict(self) -> dict[str, Any]:
-        said = [{"obligation": each.obligation, "message": each.message, "change": change}
+        said = [{"obligation": each.obligation, "message": each.message, "change": str(change),
+                 "settings": [dict(each) for each in change.settings]}
                 for each, change in zip(self.refusals, self.changes, strict=True)]  # fmt: skip
         peak, reached = self.rates()
         return {
@@ -101,9 +100,33 @@ def model_of(config: Configuration) -> Model:
     return load_folder(Path(config.model.folder))
 
 
+def words_folder(config: Configuration) -> Path | None:
+    """The folder whose tokenizer is this run's, with all that lies beside it; None where it is one file, or bytes."""
+    named, folder = config.data.tokenizer, config.model.folder
+    if named is None:
+        return None if folder is None else Path(folder)
+    path = Path(named)
+    if folder is not None and path.name == FILE and path.parent.resolve() == Path(folder).resolve():
+        return Path(folder)
+    return path if named != IN_BYTES and path.is_dir() else None
+
+
+def words_of(config: Configuration) -> Tokenizer:
+    """The tokenizer of a run. A model that was trained on words is never trained on bytes unless told to."""
+    folder = words_folder(config)
+    if folder is None:
+        return named_words(config.data.tokenizer)
+    if not (folder / FILE).is_file():
+        raise ValueError(
+            f"data.tokenizer: is left out, and {folder} has no {FILE}; allowed: a path to the model's tokenizer,"
+            f" or {IN_BYTES}"
+        )
+    return Tokenizer.load(folder)
+
+
 def data_of(config: Configuration) -> Data:
     """The data, which must be what the configuration says of it."""
-    data, declared = load(config.data), config.data.sequences
+    data, declared = load(config.data, words_of(config)), config.data.sequences
     if declared is not None and declared != len(data):
         raise ValueError(f"data: {len(data)} sequences, data.sequences is {declared}; they must agree")
     return data
@@ -122,7 +145,7 @@ def plan_of(config: Configuration, shape: Config, data: Data | None) -> Plan:
         sequences=sequences, micro_batch=training.micro_batch, accumulation=training.accumulation, ranks=1,
         length=length, epochs=training.epochs, max_steps=training.max_steps, warmup=optimizer.warmup,
         peak_rate=optimizer.peak_rate, floor_ratio=optimizer.floor_ratio, max_repeats=training.max_repeats,
-        architecture=architecture_of(shape),
+        architecture=architecture_of(shape), pretrained=config.model.folder is not None,
     )  # fmt: skip
 
 
@@ -146,13 +169,14 @@ def assess(config: Configuration, shape: Config, data: Data | None) -> Assessmen
         )
     if config.data.length > shape.max_positions:
         message = f"data.length is {config.data.length}, the model has {shape.max_positions} positions"
-        found.append(Refusal(WORDS, f"{message}; allowed: no more than those"))
+        found.append(Refusal(POSITIONS, f"{message}; allowed: no more than those"))
     refusals = tuple(each for each in found if each.obligation not in config.training.waive)
     # Without a whole step there is no run to compute: numbers below one are refused before that.
     counts = (plan.sequences, plan.micro_batch, plan.accumulation, plan.epochs, plan.length)
     run = Run.of(plan) if min(counts) >= 1 else Run.of(replace(plan, sequences=1, epochs=1, length=1))
     return Assessment(
-        plan=plan, run=run, memory=memory, refusals=refusals, changes=tuple(_change(plan, each) for each in refusals),
+        plan=plan, run=run, memory=memory, refusals=refusals,
+        changes=tuple(change_for(config, plan, each) for each in refusals),
         waived=tuple(each for each in found if each.obligation in config.training.waive),
     )  # fmt: skip
 
@@ -183,32 +207,3 @@ def _memory_here(device: str) -> int | None:
     if device == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return torch.cuda.mem_get_info(device)[1] if torch.cuda.is_available() else None
-
-
-def _change(plan: Plan, refusal: Refusal) -> str:
-    """What would mend a refusal, in the words of the configuration."""
-    kind = refusal.obligation
-    if kind == "CFG-OB8":
-        batch = algebra.batch_sequences(plan.micro_batch, plan.accumulation, plan.ranks)
-        return f"more data, or training.micro_batch x accumulation of at most {plan.sequences} instead of {batch}"
-    if kind in (MEMORY, WORDS):
-        return {MEMORY: "a smaller training.micro_batch, training.lanes or model",
-                WORDS: "model.overrides.vocabulary or max_positions as large as that"}[kind]  # fmt: skip
-    if kind == "CFG-OB11":
-        return "model.overrides: heads, key_heads and head_size that fit"
-    if refusal.message.endswith("allowed: at least 1"):
-        return "a count of at least 1"
-    run = Run.of(plan)
-    if kind == "CFG-OB1":
-        assert plan.max_steps is not None
-        needed = algebra.least_epochs(plan.max_steps, run.per_epoch)
-        return f"training.epochs: {needed}, or training.max_steps: {run.reach}, or more data"
-    if kind in ("CFG-OB2", "CFG-OB3", "CFG-OB4", "CFG-OB5"):
-        return f"optimizer.warmup: {max(1, run.steps // 10)} or less, or more steps"
-    if kind == "CFG-OB6":
-        each = algebra.tokens_per_step(plan.micro_batch, 1, plan.ranks, plan.length)
-        return f"training.accumulation: {-(-LEAST_TOKENS_PER_STEP // each)} or more"
-    if "max_repeats" in refusal.message:
-        return f"training.max_repeats: {math.ceil(algebra.repeats(run.steps, run.per_epoch))}, or more data"
-    steps = -(-TOKENS_PER_PARAMETER * run.parameters // run.per_step)
-    return f"{steps:,} steps in all, or a smaller model; or training.waive: [CFG-OB7] for a mere test"

@@ -4,21 +4,26 @@ Knows no arithmetic; the trainer does. What a kill leaves behind is the last che
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from samebits.model.model import Model
+from samebits.parallel.agreeing import agree, digest_of
 from samebits.parallel.collectives import gathered_integers
 from samebits.parallel.grid import Grid
 from samebits.parallel.world import World
 from samebits.train import checkpoint, watch
-from samebits.train.configuration import Configuration
+from samebits.train.configuration import Configuration, comparable
+from samebits.train.data import Data
 from samebits.train.display import Screen, Shown, Silent
 from samebits.train.events import UNWRITTEN, Events, opened
 from samebits.train.plan import check_counted
-from samebits.train.planning import Assessment, assess, data_of, model_of, shape_of
+from samebits.train.planning import Assessment, assess, data_of, model_of, shape_of, words_of
 from samebits.train.ranks import ranks_of
 from samebits.train.speed import peak_flops, utilisation
 from samebits.train.trainer import OURS, Parts, StepRecord, Trainer
@@ -56,9 +61,13 @@ def run(
 ) -> Summary:  # fmt: skip
     """Trains into a folder. `resume` goes on from its newest whole checkpoint, or begins where there is none.
 
-    On every rank of a grid at once, with one folder for all of them: rank 0 shows, logs and keeps checkpoints."""
+    On every rank of a grid at once, with one folder for all of them: rank 0 shows, logs and keeps checkpoints. What
+    each rank reads is compared before anything is written."""
     grid = grid or Grid(world=World())
-    screen = screen if screen is not None and grid.world.rank == 0 else Silent()
+    world = grid.world
+    screen = screen if screen is not None and world.rank == 0 else Silent()
+    agree(world, "settings", {**comparable(config), "--resume": resume, "--allow-changes": sorted(allow_changes),
+                              "--tensor": grid.tensor})  # fmt: skip
     shape, data = shape_of(config), data_of(config)
     assessment = assess(config, shape, data)
     if not assessment.allowed:
@@ -69,24 +78,30 @@ def run(
     if present and not resume:
         raise ValueError(f"{folder}: holds checkpoints up to step {present[-1]}; allowed: --resume, or another folder")
     model = model_of(config)
+    kept = checkpoint.read(folder) if present else None
+    if world.size > 1:
+        agree(world, "data", _facts(config, data, model, kept))
     ranks = ranks_of(grid, model)
-    with opened(folder) if grid.world.rank == 0 else nullcontext(UNWRITTEN) as events:
+    with opened(folder) if world.rank == 0 else nullcontext(UNWRITTEN) as events:
         trainer = Trainer(config, model, data, parts, ranks)
         del model  # Whole weights: a rank of many goes on without them.
-        if present:
-            kept = checkpoint.read(folder)
+        if kept is not None:
             for line in kept.skipped:
                 screen.note(f"passed over: {line}")
             trainer.restore(kept, tuple(allow_changes))
-        _agree(grid.world, trainer.done)
+            del kept
         return _Run(trainer, folder, events, screen, assessment).whole()
 
 
-def _agree(world: World, done: int) -> None:
-    """Every rank goes on from the same step."""
-    steps = [step for (step,) in gathered_integers(world.group, [done])]
-    if len(set(steps)) > 1:
-        raise ValueError(f"ranks: they go on from steps {steps}; allowed: one, from one folder that all of them see")
+def _facts(config: Configuration, data: Data, model: Model, kept: checkpoint.Checkpoint | None) -> dict[str, Any]:
+    """What ranks read from files that each may see its own way, by content."""
+    return {
+        "data": f"sha256:{data.digest()}",
+        "tokenizer": f"sha256:{words_of(config).digest()}",
+        "model config": json.dumps(asdict(model.config), sort_keys=True),
+        "model weights": digest_of(model.weights.items()),
+        "checkpoint": None if kept is None else f"step {kept.step}, {kept.digest}",
+    }
 
 
 class _Run:

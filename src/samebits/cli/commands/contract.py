@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from samebits.cli.commands.contract_files import diff, graph, scaffold, validate
-from samebits.cli.commands.contract_rooms import Backend, Names, Receipts, Rooms, chosen, known_rooms, store_of
+from samebits.cli.commands.contract_rooms import (
+    Backend,
+    Names,
+    Receipts,
+    Rooms,
+    Trusted,
+    chosen,
+    known_rooms,
+    store_of,
+    trusted_rooms,
+)
 from samebits.cli.console import Json, print_json, progress
 from samebits.cli.contract_tables import print_holes, print_matrix, print_mutants, print_receipts
 from samebits.contracts.receipts import Receipt, Store
@@ -38,6 +48,7 @@ def prove(
     jobs: Annotated[int, typer.Option(help="Processes at a time.")] = 1,
     seed: Annotated[int, typer.Option(help="What level 3 draws from.")] = 1,
     rooms: Rooms = None,
+    trust: Trusted = None,
     receipts: Receipts = None,
     as_json: Json = False,
 ) -> None:
@@ -47,7 +58,7 @@ def prove(
     wanted = sorted(set(level or (1, 2, 3, 4)))
     if not set(wanted) <= {1, 2, 3, 4} or jobs < 1:
         raise ValueError(f"prove: level={wanted}, jobs={jobs}; allowed: levels 1 to 4, at least one job")
-    known, store, made = known_rooms(rooms), store_of(receipts, rooms, writes=True), list[Receipt]()
+    known, store, made = trusted_rooms(rooms, trust), store_of(receipts, rooms, writes=True), list[Receipt]()
     work: list[Task] = []
     for name, room in chosen(names, known).items():
         kept, facts = store.read(name), present(room, known)
@@ -93,14 +104,15 @@ def _run(work: list[Any], known: dict[str, Room], seed: int, jobs: int) -> Itera
 
 
 @app.command()
-def status(names: Names = None, backend: Backend = None, rooms: Rooms = None, receipts: Receipts = None,
+def status(names: Names = None, backend: Backend = None, rooms: Rooms = None, trust: Trusted = None,
+           receipts: Receipts = None,
            mutants: Annotated[bool, typer.Option("--mutants", help="Each mutant and its killer.")] = False,
            obligations: Annotated[bool, typer.Option("--obligations", help="Each obligation.")] = False,
            as_json: Json = False) -> None:  # fmt: skip
     """The level of every contract, computed from receipts. Example: [bold]samebits contract status softmax[/bold]"""
     from samebits.checker.standing import effective_levels, standings
 
-    known, store = known_rooms(rooms), store_of(receipts, rooms)
+    known, store = trusted_rooms(rooms, trust), store_of(receipts, rooms)
     found = standings(known, store)
     whole = {each: effective_levels(found, known, each) for each in ("cpu", "triton")}
     shown = {name: found[name] for name in chosen(names, known)}
@@ -139,11 +151,13 @@ def collect(folder: Annotated[Path, typer.Argument(help="A folder of receipts ma
 
 
 @app.command()
-def audit(names: Names = None, rooms: Rooms = None, receipts: Receipts = None, as_json: Json = False) -> None:
+def audit(
+    names: Names = None, rooms: Rooms = None, trust: Trusted = None, receipts: Receipts = None, as_json: Json = False
+) -> None:
     """Follow every equation to its receipts and list each hole. Example: [bold]samebits contract audit[/bold]"""
     from samebits.checker.standing import holes, standings
 
-    known = known_rooms(rooms)
+    known = trusted_rooms(rooms, trust)
     found = standings(known, store_of(receipts, rooms))
     broken = [each for each in holes(known, found) if not names or each.contract in chosen(names, known)]
     waiting = _planned() if rooms is None and not names else {}

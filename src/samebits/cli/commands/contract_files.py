@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samebits.cli.commands.contract_rooms import Receipts, Rooms, known_rooms, store_of
+from samebits.cli.commands.contract_rooms import (
+    Receipts,
+    Rooms,
+    Trusted,
+    known_rooms,
+    store_of,
+    trusted_folders,
+    trusted_rooms,
+)
 from samebits.cli.console import Json, print_json
+from samebits.records.durable import put_in_one_move
+from samebits.records.plain_file import refuse_unless_plain
 
 if TYPE_CHECKING:
     from samebits.contracts.graph import Graph
@@ -17,8 +27,11 @@ if TYPE_CHECKING:
 
 def validate(
     paths: Annotated[list[Path] | None, typer.Argument(help="Files or folders. Default: every known contract.")] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Also import every object that a contract names.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also import every object that a contract names, from trusted folders only.")
+    ] = False,
     rooms: Rooms = None,
+    trust: Trusted = None,
     as_json: Json = False,
 ) -> None:
     """Say what is wrong, by file, line and id. Example: [bold]samebits contract validate --deep[/bold]"""
@@ -27,7 +40,8 @@ def validate(
 
     known = known_rooms(rooms)
     files = paths or [room.folder / "contract.yaml" for room in known.values()]
-    problems = look_through(files, deep=deep, known=() if paths is None else known)
+    trusted = trusted_folders(rooms, trust)
+    problems = look_through(files, deep=deep, known=() if paths is None else known, trusted=trusted)
     if as_json:
         keys = ("line", "id", "message")
         print_json({"problems": [{"path": str(each.path), **{key: getattr(each, key) for key in keys}}
@@ -64,30 +78,30 @@ def graph(
     form: Annotated[Form, typer.Option("--format", help="text, json, mermaid, dot or html.")] = Form.TEXT,
     write: Annotated[Path | None, typer.Option("--output", help="Write to this file instead of printing.")] = None,
     rooms: Rooms = None,
+    trust: Trusted = None,
     receipts: Receipts = None,
 ) -> None:
     """Which contract rests on which. Example: [bold]samebits contract graph --format html --output graph.html[/bold]"""
     from samebits.cli.graph_page import render
     from samebits.contracts.graph_text import as_dot, as_json, as_mermaid, as_text
 
-    drawn = _graph(rooms, receipts)
+    drawn = _graph(rooms, trust, receipts)
     texts = {Form.TEXT: as_text, Form.JSON: as_json, Form.MERMAID: as_mermaid, Form.DOT: as_dot, Form.HTML: render}
     if write is not None:
-        beside = write.with_name(f"{write.name}.new")
-        beside.write_text(texts[form](drawn))
-        beside.replace(write)
+        refuse_unless_plain(write)
+        put_in_one_move(write, texts[form](drawn).encode())
         print(f"written: {write}")
     else:
         print(texts[form](drawn))
     raise typer.Exit(1 if drawn.cycles() or drawn.dangling() else 0)
 
 
-def _graph(rooms: Path | None, receipts: Path | None) -> Graph:
+def _graph(rooms: Path | None, trust: list[Path] | None, receipts: Path | None) -> Graph:
     from samebits.checker.standing import effective_levels, standings
     from samebits.contracts.graph import graph_of
     from samebits.contracts.planned import planned
 
-    known = known_rooms(rooms)
+    known = trusted_rooms(rooms, trust)
     found = standings(known, store_of(receipts, rooms))
     contracts = {name: room.contract() for name, room in known.items()}
     levels = effective_levels(found, known, "cpu")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from samebits.contracts.receipts import Store
+from samebits.contracts.trusting import refuse_untrusted
 from samebits.records.shipped import PACKAGE, checkout, shipped
 
 if TYPE_CHECKING:
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
 Names = Annotated[list[str] | None, typer.Argument(help="Contracts by name. Default: all.")]
 Rooms = Annotated[Path | None, typer.Option("--rooms", help="A folder of your own rooms, instead of samebits' own.")]
+Trusted = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--trust", metavar="DIR", help="A folder whose modules contracts may name; may be given several times."
+    ),
+]
 Receipts = Annotated[Path | None, typer.Option("--receipts", help="Where receipts are kept.")]
 Backend = Annotated[str | None, typer.Option(help="cpu or triton. Default: what can run here.")]
 
@@ -39,6 +46,23 @@ def known_rooms(folder: Path | None) -> dict[str, Room]:
     if not found:
         raise ValueError(f"--rooms {folder} has no room; a room is a folder with a contract.yaml")
     return found
+
+
+def trusted_folders(rooms: Path | None, trust: list[Path] | None) -> list[Path]:
+    """Folders from which contracts may have modules imported: those that the user names."""
+    for folder in trust or ():
+        if not folder.is_dir():
+            raise ValueError(f"--trust {folder} is no folder; allowed: a folder of modules")
+        sys.path.insert(0, str(folder.resolve()))
+    return [*(trust or ()), *([] if rooms is None else [rooms])]
+
+
+def trusted_rooms(rooms: Path | None, trust: list[Path] | None) -> dict[str, Room]:
+    """The same as `known_rooms`, for commands that import what contracts name: only from trusted folders."""
+    known = known_rooms(rooms)
+    if rooms is not None:
+        refuse_untrusted((room.contract() for room in known.values()), trusted_folders(rooms, trust))
+    return known
 
 
 def store_of(receipts: Path | None, rooms: Path | None = None, *, writes: bool = False) -> Store:

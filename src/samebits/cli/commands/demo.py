@@ -13,6 +13,8 @@ from rich.text import Text
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
 from samebits.numerics.order import digest
 from samebits.numerics.picture import describe
+from samebits.records.durable import put_in_one_move
+from samebits.records.plain_file import refuse_unless_plain
 from samebits.records.report import EXIT_CODES, Verdict
 
 if TYPE_CHECKING:
@@ -42,11 +44,12 @@ def demo(
     if not out.parent.is_dir() or out.is_dir():
         wrong = "is a folder" if out.is_dir() else f"there is no folder {out.parent}"
         raise ValueError(f"--out {out}: {wrong}; allowed: a file in a folder that is there")
+    refuse_unless_plain(out)
     with progress("measuring") as tell:
         shown = demonstrate(tell)
         models = measure(tell, None if quick else REAL_MODEL)
     try:
-        out.write_text(render(shown, models), encoding="utf-8")
+        put_in_one_move(out, render(shown, models).encode())
     except OSError as error:
         raise ValueError(f"--out {out}: {error.strerror}") from error
     verdict = _verdict(shown, models)

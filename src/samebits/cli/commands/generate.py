@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from samebits.cli.console import Json, print_json, progress
+from samebits.cli.failing import between_ranks
 
 if TYPE_CHECKING:
     from samebits.infer import Engine, Event, Request
@@ -44,13 +45,22 @@ def generate(
     from samebits.infer.request import bits
     from samebits.model.loading import load
     from samebits.model.split import Split
+    from samebits.parallel.agreeing import agree, digest_of
     from samebits.parallel.launching import ranks
 
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    with ranks(device=device) as world:
+    asked = {"--prompt": prompt, "--chat": chat, "--max-tokens": max_tokens, "--temperature": temperature,
+             "--top-k": top_k, "--top-p": top_p, "--seed": seed, "--dtype": dtype}  # fmt: skip
+    with ranks(device=device, tell=between_ranks(as_json)) as world:
+        agree(world, "settings", asked)
         with progress(f"loading {model}"):
             loaded = load(model, dtype, device)
         words, whole = loaded.tokenizer, loaded.model
+        if world.size > 1:
+            agree(world, "model", {
+                "model config": json.dumps(asdict(whole.config), sort_keys=True),
+                "model weights": digest_of(whole.weights.items()), "tokenizer": f"sha256:{words.digest()}",
+            })  # fmt: skip
         ids = words.conversation([{"role": "user", "content": prompt}]) if chat else words.encode(prompt)
         request = Request(prompt=tuple(ids), max_tokens=max_tokens, sampling=sampling, stop=frozenset(words.eos))
         pages = min(len(ids) + max_tokens, whole.config.max_positions) // PAGE_SIZE + 1

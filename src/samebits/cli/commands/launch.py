@@ -19,6 +19,9 @@ SCHEMA = "samebits.launch/1"
 def launch(
     nproc: Annotated[int, typer.Option("--nproc", help="How many ranks: one process each, on this machine.")],
     timeout: Annotated[float, typer.Option(help="Seconds after which a rank that did not come is an error.")] = 60.0,
+    host: Annotated[
+        str, typer.Option(help="The address of this machine at which ranks meet; others than loopback can be reached.")
+    ] = "127.0.0.1",
     as_json: Json = False,
     command: Annotated[
         list[str] | None,
@@ -36,7 +39,8 @@ def launch(
     from samebits.parallel.launching import launch as launch_ranks
     from samebits.parallel.launching_processes import Screen
 
-    outcome = launch_ranks(arguments(command or []), nproc, timeout=timeout, screen=Screen(documents=as_json))
+    screen = Screen(documents=as_json)
+    outcome = launch_ranks(arguments(command or []), nproc, timeout=timeout, screen=screen, host=host)
     if as_json:
         print_json(_document(command or [], outcome))
     if outcome.message:

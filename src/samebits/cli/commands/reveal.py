@@ -11,6 +11,8 @@ from rich.text import Text
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
 from samebits.numerics.order import digest, height
 from samebits.numerics.picture import describe, svg
+from samebits.records.durable import put_in_one_move
+from samebits.records.plain_file import refuse_unless_plain
 from samebits.records.report import EXIT_CODES, Verdict
 
 if TYPE_CHECKING:
@@ -82,8 +84,9 @@ def write_pictures(groups: tuple[OrderGroup, ...], target: str, path: Path) -> l
     for number, group in enumerate(drawn, 1):
         place = path if len(drawn) == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
         assert group.order is not None
+        refuse_unless_plain(place)
         try:
-            place.write_text(svg(group.order, title=f"{target}, rows {', '.join(group.labels)}"))
+            put_in_one_move(place, svg(group.order, title=f"{target}, rows {', '.join(group.labels)}").encode())
         except OSError as error:
             raise ValueError(f"--svg {place}: {error.strerror}") from error
         written.append(place)

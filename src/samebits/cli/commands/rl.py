@@ -12,6 +12,7 @@ from rich.text import Text
 
 from samebits.cli.commands.train import Tensor
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
+from samebits.cli.failing import between_ranks
 from samebits.records.report import EXIT_CODES, Verdict
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def rl(
 
     Example: [bold]samebits rl --steps 10[/bold]"""
     # Loaded here: the loop imports every operator, which other commands need not wait for.
+    from samebits.parallel.agreeing import agree
     from samebits.parallel.grid import Grid
     from samebits.parallel.launching import ranks
     from samebits.parity.rl import Loop, Settings, byte_config
@@ -69,7 +71,13 @@ def rl(
     if not 1 <= steps <= MOST_STEPS:
         raise ValueError(f"rl: steps is {steps}; allowed: 1 to {MOST_STEPS}")
     config = byte_config(model)
-    with ranks(device="cpu") as world:
+    asked = {
+        "--model": model, "--steps": steps, "--seed": seed, "--task": task, "--prompts": prompts, "--group": group,
+        "--updates": updates, "--learning-rate": learning_rate, "--clip": clip, "--kl": kl, "--lanes": lanes,
+        "--micro": micro, "--tensor": tensor, "--stock": stock,
+    }  # fmt: skip
+    with ranks(device="cpu", tell=between_ranks(as_json)) as world:
+        agree(world, "settings", asked)
         grid = Grid(world=world, tensor=tensor)
         # The control runs on one rank only.
         both = (False, True) if world.size == 1 else (False,)

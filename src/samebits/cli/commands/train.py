@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from samebits.cli.commands.plan import Settings, Source, print_assessment
 from samebits.cli.console import Json, output, print_json
+from samebits.cli.failing import between_ranks, tell
 
 if TYPE_CHECKING:
     from samebits.train.configuration import Configuration
@@ -58,7 +58,7 @@ def train(
     if exported is not None:
         refuse_if_taken(exported)
     chosen = read(config, settings or [])
-    with ranks(device=chosen.training.device.partition(":")[0]) as world:
+    with ranks(device=chosen.training.device.partition(":")[0], tell=between_ranks(as_json)) as world:
         grid = Grid(world=world, tensor=tensor)
         try:
             with on_stderr(chosen.monitoring.every) if world.rank == 0 else nullcontext(None) as screen:
@@ -68,10 +68,10 @@ def train(
                 _refused(config, chosen, refused.assessment, as_json)
             raise typer.Exit(1) from refused
         except BreachError as breach:
-            _stopped(out, str(breach))
+            _stopped(out, str(breach), 1, as_json)
             raise typer.Exit(1) from breach
         except KeyboardInterrupt as interrupt:
-            _stopped(out, "interrupted")
+            _stopped(out, "interrupted", 3, as_json)
             raise typer.Exit(3) from interrupt
         if world.rank == 0:
             if exported is not None:
@@ -86,13 +86,13 @@ def _refused(config: Path, chosen: Configuration, assessment: Assessment, as_jso
         print_assessment(chosen, assessment)
 
 
-def _stopped(folder: Path, why: str) -> None:
+def _stopped(folder: Path, why: str, code: int, as_json: bool) -> None:
     """One line: why, and from where the run can go on."""
     from samebits.train.checkpoint import committed
 
     steps = committed(folder) if folder.is_dir() else []
     kept = f"the last checkpoint is step {steps[-1]}" if steps else "no checkpoint was due yet"
-    print(f"samebits: {why}; {kept}", file=sys.stderr)
+    tell(f"{why}; {kept}", code, as_json=as_json, kind="stopped")
 
 
 def _print(config: Path, summary: Summary, as_json: bool) -> None:

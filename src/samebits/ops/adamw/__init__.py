@@ -17,11 +17,13 @@ from samebits.ops.adamw.optimizer import AdamW
 from samebits.ops.adamw.reference import Numbers
 from samebits.ops.arguments import choose_backend
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import checked
 from samebits.ops.registering import register
 
 __all__ = ["AdamW", "adamw_"]
 
 
+@checked
 def adamw_(
     param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, step: int, lr: float, beta1: float = 0.9,
     beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.01, master: Tensor | None = None,

@@ -7,21 +7,23 @@ pass: the order, and so the bits, are the same."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_integer
+from samebits.ops.checking import checked
 from samebits.ops.cross_entropy.reference import factor_of, total_and_mean
 from samebits.ops.logprob import check_rows, check_vocabulary, forward, statistic_dtype
 from samebits.ops.logprob.gradients import Selection
 from samebits.ops.registering import call, register
 
 REDUCTIONS = ("mean", "sum", "none")
+LARGEST_DENOMINATOR = torch.finfo(torch.float32).max
 
 
+@checked
 def cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, *, ignore_index: int = -100,
     reduction: Literal["mean", "sum", "none"] = "mean", denominator: float | None = None, backend: str | None = None,
@@ -38,8 +40,8 @@ def cross_entropy(
         raise ValueError(
             f"cross_entropy: denominator is {denominator} with reduction={reduction!r}; allowed: with 'mean'"
         )
-    if denominator is not None and not 0 < denominator < math.inf:
-        raise ValueError(f"cross_entropy: denominator is {denominator}; allowed: finite, above 0")
+    if denominator is not None and not 0 < denominator <= LARGEST_DENOMINATOR:
+        raise ValueError(f"cross_entropy: denominator is {denominator}; allowed: finite in float32, above 0")
     operators = torch.ops.samebits
     if reduction == "none":
         loss_M, _ = operators.cross_entropy_rows(hidden_MK, weight, targets_M, ignore_index, backend)

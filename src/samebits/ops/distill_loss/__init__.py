@@ -13,6 +13,7 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_integer, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import checked
 from samebits.ops.distill_loss.reference import STATISTICS
 from samebits.ops.matmul import matmul
 from samebits.ops.registering import call, register
@@ -23,6 +24,7 @@ TARGET_DTYPES = (torch.int64, torch.int32)
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 2.0**-20, 2.0**20
 
 
+@checked
 def distill_loss(
     student_logits: Tensor, teacher_logits: Tensor, targets: Tensor | None = None, *, temperature: float = 1.0,
     alpha: float = 1.0, ignore_index: int = -100, reduction: str = "mean", denominator: float | None = None,

@@ -20,12 +20,14 @@ from samebits.ops.arguments import (
     short,
 )
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import checked
 from samebits.ops.registering import call, register
 
 # The number of no row: what an operator is given where no row is exempt from the gradient.
 NONE = -1
 
 
+@checked
 def embedding(ids: Tensor, weight: Tensor, padding_idx: int | None = None, *, backend: str | None = None) -> Tensor:
     """Row ids[...] of weight (V, H) for every id; row `padding_idx` gets no gradient."""
     backend = choose_backend("embedding", weight, backend)
@@ -40,6 +42,7 @@ def embedding(ids: Tensor, weight: Tensor, padding_idx: int | None = None, *, ba
     return y_MH if flat else y_MH.reshape(*ids.shape, weight.shape[1])
 
 
+@checked
 def embedding_gradient_(
     accumulator: Tensor, ids: Tensor, dy: Tensor, padding_idx: int | None = None, *, backend: str | None = None
 ) -> Tensor:

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import checked
 from samebits.ops.registering import call, contiguous_like, register
 
 APPROXIMATIONS = ("none", "tanh")
 
 
+@checked
 def gelu(x: Tensor, approximate: str = "none", *, backend: str | None = None) -> Tensor:
     """x/2 (1 + erf(x / sqrt 2)), or with "tanh": x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); any shape."""
     backend = choose_backend("gelu", x, backend)

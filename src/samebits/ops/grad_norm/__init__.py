@@ -15,13 +15,15 @@ from torch import Tensor
 
 from samebits.ops.arguments import DTYPES, choose_backend, short
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import check_each, checked, shown
 from samebits.ops.registering import register
 from samebits.ops.roots import square_root
 
 
+@checked
 def grad_norm(tensors: Iterable[Tensor], *, error_if_nonfinite: bool = False, backend: str | None = None) -> Tensor:
     """sqrt of the sum of all squares of all tensors, float32, as one number. Not differentiable; of no tensors: 0."""
-    given = list(tensors)
+    given = check_each("grad_norm", "tensors", tensors)
     if not given:
         return torch.zeros(())
     norm: Tensor = torch.ops.samebits.grad_norm(_detached(given), _check("grad_norm", given, backend))
@@ -32,13 +34,14 @@ def grad_norm(tensors: Iterable[Tensor], *, error_if_nonfinite: bool = False, ba
 
 def grad_square_sum(tensors: Iterable[Tensor], *, backend: str | None = None) -> Tensor:
     """The sum of all squares of all tensors, whose root is `grad_norm`."""
-    given = list(tensors)
+    given = check_each("grad_square_sum", "tensors", tensors)
     if not given:
         return torch.zeros(())
     backend = _check("grad_square_sum", given, backend)
     return torch.ops.samebits.grad_square_sum(_detached(given), backend)  # type: ignore[no-any-return]
 
 
+@checked
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, *, error_if_nonfinite: bool = False,
     backend: str | None = None,
@@ -48,8 +51,9 @@ def clip_grad_norm_(
     A norm that is NaN makes every gradient NaN; an infinite one makes them 0, or NaN where they were infinite.
     `error_if_nonfinite` raises before anything is changed; on a GPU the host then waits for the norm."""
     if isinstance(max_norm, bool) or not isinstance(max_norm, int | float) or not 0.0 <= max_norm < math.inf:
-        raise ValueError(f"clip_grad_norm_: max_norm is {max_norm}; allowed: a finite number, at least 0")
-    parameters = [parameters] if isinstance(parameters, Tensor) else parameters
+        raise ValueError(f"clip_grad_norm_: max_norm is {shown(max_norm)}; allowed: a finite number, at least 0")
+    given = [parameters] if isinstance(parameters, Tensor) else parameters
+    parameters = check_each("clip_grad_norm_", "parameters", given)
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not grads:
         return torch.zeros(())

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from samebits.ops.arguments import check_dimensions, check_equal, check_tensors, choose_backend, short
+from samebits.ops.checking import checked
 from samebits.ops.embedding import embedding_gradient_
 from samebits.ops.matmul import matmul_accumulate_
 from samebits.ops.registering import call, register
 from samebits.ops.unrounded import unrounded
 
 
+@checked
 def lm_head(hidden: Tensor, weight: Tensor, *, backend: str | None = None) -> Tensor:
     """hidden (..., K) times weight (V, K) transposed: float32 logits (..., V), one chain over K each."""
     backend = choose_backend("lm_head", hidden, backend)

@@ -21,10 +21,12 @@ from samebits.ops.arguments import (
     choose_backend,
     short,
 )
+from samebits.ops.checking import checked
 from samebits.ops.logprob.gradients import Selection, kernel
 from samebits.ops.registering import call, register
 
 
+@checked
 def selected_logprob(
     hidden: Tensor, weight: Tensor, ids: Tensor, *, ignore_index: int = -100, backend: str | None = None
 ) -> Tensor:

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_accumulator, check_dimensions, check_equal, check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import checked
 from samebits.ops.registering import call, register
 
 
+@checked
 def matmul(a: Tensor, b: Tensor, *, backend: str | None = None) -> Tensor:
     """a (..., K) times b (K, N), one chain over K an output, rounded once."""
     backend = choose_backend("matmul", a, backend)
@@ -27,6 +29,7 @@ def matmul(a: Tensor, b: Tensor, *, backend: str | None = None) -> Tensor:
     return y_MN if a.dim() == 2 else y_MN.reshape(*a.shape[:-1], b.shape[1])
 
 
+@checked
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: str | None = None) -> Tensor:
     """x (..., K) times weight (N, K) transposed, plus bias (N) added once in float32 before the rounding."""
     backend = choose_backend("linear", x, backend)
@@ -41,6 +44,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: st
     return y_MN if x.dim() == 2 else y_MN.reshape(*x.shape[:-1], weight.shape[0])
 
 
+@checked
 def matmul_accumulate_(accumulator: Tensor, a: Tensor, b: Tensor, *, backend: str | None = None) -> Tensor:
     """accumulator (M, N) float32 <- the chain a b resumed from it.
 

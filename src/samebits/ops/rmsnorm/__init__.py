@@ -13,9 +13,11 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_accumulator, check_dimensions, check_equal, check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import checked
 from samebits.ops.registering import call, contiguous_like, register
 
 
+@checked
 def rmsnorm(
     x: Tensor, weight: Tensor, eps: float = 1e-6, *, residual: Tensor | None = None, backend: str | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -30,6 +32,7 @@ def rmsnorm(
     return y.reshape(x.shape), hidden.reshape(x.shape)
 
 
+@checked
 def rmsnorm_statistic(x: Tensor, weight: Tensor, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
     """1 / sqrt(mean(x^2) + eps) of every row in float32, as `rmsnorm` uses it. Not differentiable."""
     x_MH, _, backend = _check(x, weight, eps, None, backend)
@@ -37,6 +40,7 @@ def rmsnorm_statistic(x: Tensor, weight: Tensor, eps: float = 1e-6, *, backend: 
     return rstd_M.reshape(x.shape[:-1])  # type: ignore[no-any-return]
 
 
+@checked
 def rmsnorm_weight_gradient_(
     accumulator: Tensor, dy: Tensor, x: Tensor, statistic: Tensor, *, backend: str | None = None
 ) -> Tensor:

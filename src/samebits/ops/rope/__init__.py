@@ -15,6 +15,7 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import checked
 from samebits.ops.registering import call, contiguous_like, register
 from samebits.ops.rope.scaling import RopeScaling, attention_factor, frequencies
 
@@ -25,6 +26,7 @@ LAYOUTS = ("half", "interleaved")
 LARGEST_POSITION = 2**24
 
 
+@checked
 def rope(
     x: Tensor, positions: Tensor, theta: float = 10000.0, *, layout: str = "half", scaling: RopeScaling | None = None,
     backend: str | None = None,

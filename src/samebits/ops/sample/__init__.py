@@ -6,6 +6,7 @@ NaN or +inf, and one with nothing above -inf, gives -1. Nothing here is differen
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -13,16 +14,19 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_dimensions, check_integer, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import AnyInt, checked, shown
 from samebits.ops.registering import call, register
 
 # Below this a temperature is a misprint for 0: scores would leave the range of float32.
 LEAST_TEMPERATURE = 2.0**-20
+LARGEST = torch.finfo(torch.float32).max
 
 
+@checked
 def sample(
     logits: Tensor,
     *,
-    seed: int,
+    seed: AnyInt,
     requests: Tensor,
     positions: Tensor,
     temperature: float | Tensor = 1.0,
@@ -59,8 +63,11 @@ def _of_rows(name: str, value: float | Tensor, logits: Tensor, dtype: torch.dtyp
     """One number a row, in the dtype that kernels read."""
     rows = logits.shape[0]
     if not isinstance(value, Tensor):
-        value = check_integer("sample", name, value) if dtype == torch.int64 else value
-        return torch.full((rows,), value, dtype=dtype, device=logits.device)
+        if dtype == torch.int64:
+            value = check_integer("sample", name, value)
+        elif LARGEST < abs(value) < math.inf:
+            raise ValueError(f"sample: {name} is {shown(value)}; allowed: a number that float32 holds")
+        return torch.full((rows,), float(value) if dtype == torch.float32 else value, dtype=dtype, device=logits.device)
     allowed = (torch.int64, torch.int32) if dtype == torch.int64 else (torch.float32,)
     if value.dtype not in allowed:
         raise ValueError(f"sample: {name} has dtype {short(value.dtype)}; allowed: {', '.join(map(short, allowed))}")

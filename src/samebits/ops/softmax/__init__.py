@@ -13,14 +13,17 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_integer, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import checked
 from samebits.ops.registering import call, register
 
 
+@checked
 def softmax(x: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, backend: str | None = None) -> Tensor:
     """exp(x - max) / sum(exp(x - max)) over axis `dim`; `dtype` is that of the result: x's own, or float32."""
     return _over_axis("softmax", x, dim, dtype, backend, logarithm=False)
 
 
+@checked
 def log_softmax(x: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, backend: str | None = None) -> Tensor:
     """(x - max) - log(sum(exp(x - max))) over axis `dim`; `dtype` is that of the result: x's own, or float32."""
     return _over_axis("log_softmax", x, dim, dtype, backend, logarithm=True)

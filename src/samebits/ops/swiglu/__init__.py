@@ -12,9 +12,11 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
+from samebits.ops.checking import checked
 from samebits.ops.registering import call, contiguous_like, register
 
 
+@checked
 def swiglu(gate: Tensor, up: Tensor, *, backend: str | None = None) -> Tensor:
     """(gate * sigmoid(gate)) * up, element by element; any shape, the same for both."""
     backend = choose_backend("swiglu", gate, backend)

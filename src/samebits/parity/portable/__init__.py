@@ -22,9 +22,10 @@ from samebits.parity.portable.drawing import GENERATOR
 from samebits.parity.portable.functions import functions
 from samebits.parity.portable.operators import operators
 from samebits.parity.portable.whole import tokens, training
+from samebits.records.shipped import shipped
 
 SCHEMA: Final = "samebits.portable/1"
-FOLDER: Final = Path(__file__).resolve().parents[4] / "goldens"
+FOLDER: Final = shipped("goldens")
 RECORD: Final = FOLDER / "portable.json"
 TEXT: Final = FOLDER / "portable.txt"
 

@@ -35,7 +35,7 @@ def _row(row: list[float]) -> list[float]:
         found[1] = asked > epochs * per_epoch
         found[12] = (asked + per_epoch - 1) // per_epoch if found[1] else 0
         found[2] = found[4] = warmup >= steps
-        found[3] = warmup * 10 > steps
+        found[3] = warmup * 10 > steps and warmup > 1
         found[6] = weights >= LARGE_MODEL and tokens_of_a_step < 65_536
         found[7] = steps * tokens_of_a_step < 10 * weights or steps > seen * per_epoch
     return [float(each) for each in found.values()]
