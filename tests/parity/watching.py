@@ -19,8 +19,8 @@ alias _to_copy arange as_strided cat clone contiguous copy_ detach detach_ diago
 expand eye fill_ flip full full_like gather index index_copy_ index_fill_ index_put index_put_ index_select lift_fresh
 masked_fill masked_fill_ masked_select new_empty new_empty_strided new_full new_ones new_zeros nonzero ones ones_like
 permute repeat _reshape_alias reshape scalar_tensor select select_backward slice slice_backward split split_with_sizes
-squeeze stack
-t transpose unbind unsqueeze unfold _unsafe_view view where zero_ zeros zeros_like _local_scalar_dense constant_pad_nd
+squeeze stack t transpose unbind unsqueeze unfold _unsafe_view view where zero_ zeros zeros_like _local_scalar_dense
+constant_pad_nd
 """
 ORDER = """
 all amax amin aminmax any argmax argmin bitwise_and bitwise_not bitwise_or bitwise_xor clamp clamp_ clamp_min
