@@ -5,8 +5,6 @@ prove makes receipts, status and audit read them; validate, scaffold, graph and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,6 +88,9 @@ def prove(
 
 def _run(work: list[Any], known: dict[str, Room], seed: int, jobs: int) -> Iterator[tuple[Any, list[Receipt] | str]]:
     """Each task with its receipts, or with why it could not be judged."""
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
     from samebits.checker.proving import attempt
 
     if jobs == 1:
