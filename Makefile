@@ -9,7 +9,7 @@ INSTALL := $(BIN)/pip install --quiet --only-binary :all: --constraint constrain
 # The machine with the GPU has its own Python and no installs.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test test-long test-gpu bench bench-gpu lint generate clean
+.PHONY: demo test prove test-long test-gpu bench bench-gpu lint generate clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.packages: constraints.txt pyproject.toml
@@ -36,11 +36,14 @@ lint: $(READY)
 test: lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore=tests/long
 
-# Proves what is stale first: levels 3 and 4 of every contract, on two processes.
+# Sweeps that take too long for every change.
 test-long: $(READY)
+	$(BIN)/python -m pytest tests/long
+
+# Renews the receipts that a change made stale: levels 1 to 4 of every contract, hours on two processes.
+prove: $(READY)
 	$(BIN)/samebits contract prove --jobs 2
 	$(BIN)/samebits contract status
-	$(BIN)/python -m pytest tests/long
 
 # From the source tree, building the native library in place; skips with a reason where there is no GPU.
 test-gpu:
