@@ -80,9 +80,11 @@ def check_integer(
     *, optional: bool = False,
 ) -> int:  # fmt: skip
     """A whole number that the kernel can take, as Python's own. `optional` is for the message: None is allowed too."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not isinstance(value, int | np.integer) or not least <= value <= most:
         allowed = f"a whole number, {_border(least)} to {_border(most)}{', or None' if optional else ''}"
-        raise ValueError(f"{operator}: {name} is {value!r:.60}; allowed: {allowed}")
+        # As everywhere: another number is a wrong value, anything else a wrong kind.
+        raise (ValueError if number else TypeError)(f"{operator}: {name} is {value!r:.60}; allowed: {allowed}")
     return int(value)
 
 
