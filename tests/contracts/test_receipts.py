@@ -99,7 +99,7 @@ def test_an_edited_receipt_is_refused(own: Path) -> None:
 
 def test_a_changed_kernel_line_makes_receipts_and_dependents_stale(own: Path) -> None:
     kernel = own / "rooms" / NAME / "__init__.py"
-    kernel.write_text(kernel.read_text().replace("clamp(min=0)", "clamp(min=0.0)"))
+    kernel.write_text(kernel.read_text().replace("wide <= 0,", "wide <= 0.0,"))
     _, standing = found(own)
     assert standing[NAME].levels["cpu"] == 0 and standing[NAME].stale == 4
     assert all("the source has changed since" in each.stale[0] for each in standing[NAME].standings)

@@ -5,6 +5,7 @@ samebits contract status --rooms examples/rooms"""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -12,4 +13,6 @@ def square_of_positive(x: Tensor) -> Tensor:
     """max(x, 0)^2, element by element; rounded once to the dtype of x."""
     if not x.is_floating_point():
         raise ValueError(f"square_of_positive: x has dtype {x.dtype}; allowed: floating point")
-    return x.float().clamp(min=0).square().to(x.dtype)
+    wide = x.float()
+    # Not clamp: of -0 it makes +0 or -0, by where in memory the number lies, and the gradient shows which.
+    return torch.where(wide <= 0, 0.0, wide).square().to(x.dtype)

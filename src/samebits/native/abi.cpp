@@ -32,6 +32,8 @@ SAMEBITS_EXPORT const char* samebits_instruction_sets() {
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     return avx512 ? "baseline avx2 avx512" : avx2 ? "baseline avx2" : "baseline";
+#elif defined(__aarch64__)
+    return "baseline neon";
 #else
     return "baseline";
 #endif

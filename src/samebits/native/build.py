@@ -1,4 +1,4 @@
-"""Builds the native library in place, for a source tree that is used without being installed."""
+"""Builds the native library: in place for a source tree that is used without being installed, or anywhere else."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from pathlib import Path
 from samebits.native.sources import PACKAGE
 
 
-def build(destination: Path = PACKAGE / "native") -> Path:
-    """Configure, compile and put the library beside its sources. Raises where CMake, Ninja or a compiler is missing."""
+def compiled(folder: Path, *options: str) -> Path:
+    """Configure with CMake's `options`, compile in `folder`. Raises where CMake, Ninja or a compiler is missing."""
     project = PACKAGE.parent.parent
+    subprocess.run(
+        ["cmake", "-S", str(project), "-B", str(folder), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+         f"-DPython_EXECUTABLE={sys.executable}", f"-DSAMEBITS_OUTPUT={folder}/out", *options],
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    subprocess.run(["cmake", "--build", str(folder)], check=True)
+    return folder / "out" / "libsamebits.so"
+
+
+def build(destination: Path = PACKAGE / "native") -> Path:
+    """Compile and put the library beside its sources."""
     with tempfile.TemporaryDirectory(prefix="samebits-build-") as folder:
-        subprocess.run(
-            ["cmake", "-S", str(project), "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-             f"-DPython_EXECUTABLE={sys.executable}", f"-DSAMEBITS_OUTPUT={folder}/out"],
-            check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        subprocess.run(["cmake", "--build", folder], check=True)
-        built = Path(folder) / "out" / "libsamebits.so"
+        built = compiled(Path(folder))
         # Rename within one folder is atomic: a process that loads the library meanwhile sees the old or the new one.
         fresh = destination / ".libsamebits.so.new"
         fresh.write_bytes(built.read_bytes())

@@ -11,10 +11,17 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 # These decide bits: the compiler may fuse no multiply-add and reorder no sum.
 BIT_FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fno-fast-math", "-fno-unsafe-math-optimizations")
-INSTRUCTION_SET_FLAGS = {
-    "baseline": (),
-    "avx2": ("-mavx2", "-mfma", "-mf16c"),
-    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mavx2"),
+# By architecture, narrowest first; any other architecture has the baseline alone. The baseline is plain C++ everywhere.
+INSTRUCTION_SETS: dict[str, dict[str, tuple[str, ...]]] = {
+    "x86_64": {
+        "baseline": (),
+        "avx2": ("-mavx2", "-mfma", "-mf16c"),
+        "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mavx2"),
+    },
+    "aarch64": {
+        "baseline": (),
+        "neon": ("-DSAMEBITS_NEON",),  # every aarch64 CPU has it: only the code differs
+    },
 }
 
 
@@ -39,7 +46,7 @@ def source_digest() -> str | None:
     files = [*once_sources(), *kernel_sources(), *headers()]
     if not once_sources():
         return None
-    digest = hashlib.sha256(repr((BIT_FLAGS, sorted(INSTRUCTION_SET_FLAGS.items()))).encode())
+    digest = hashlib.sha256(repr((BIT_FLAGS, INSTRUCTION_SETS)).encode())
     for file in files:
         digest.update(file.relative_to(PACKAGE).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()
@@ -56,9 +63,10 @@ def cmake_lists() -> str:
         f'set(SAMEBITS_KERNELS "{joined(kernel_sources())}")',
         f'set(SAMEBITS_BIT_FLAGS "{joined(BIT_FLAGS)}")',
         f'set(SAMEBITS_DIGEST "{source_digest()}")',
-        f'set(SAMEBITS_INSTRUCTION_SETS "{joined(tuple(INSTRUCTION_SET_FLAGS))}")',
-        *(f'set(SAMEBITS_FLAGS_{name} "{joined(flags)}")' for name, flags in INSTRUCTION_SET_FLAGS.items()),
     ]
+    for architecture, sets in INSTRUCTION_SETS.items():
+        lines.append(f'set(SAMEBITS_INSTRUCTION_SETS_{architecture} "{joined(tuple(sets))}")')
+        lines += [f'set(SAMEBITS_FLAGS_{architecture}_{name} "{joined(flags)}")' for name, flags in sets.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -84,6 +84,15 @@ inline UnsignedLanes multiply_high(UnsignedLanes a, UnsignedLanes b) {
 }
 inline FloatLanes lanes(Floats a) { return a.v; }
 inline Floats floats(FloatLanes a) { return {a}; }
+#elif defined(SAMEBITS_NEON)
+inline FloatLanes lanes(Floats a) { return reinterpret<FloatLanes>(a); }
+inline Floats floats(FloatLanes a) { return reinterpret<Floats>(a); }
+inline FloatLanes fused(FloatLanes a, FloatLanes b, FloatLanes c) { return lanes(fma(floats(a), floats(b), floats(c))); }
+inline UnsignedLanes multiply_high(UnsignedLanes a, UnsignedLanes b) {
+    const uint32x4_t x = reinterpret<uint32x4_t>(a), y = reinterpret<uint32x4_t>(b);
+    const uint64x2_t low = vmull_u32(vget_low_u32(x), vget_low_u32(y)), high = vmull_high_u32(x, y);
+    return reinterpret<UnsignedLanes>(vuzp2q_u32(vreinterpretq_u32_u64(low), vreinterpretq_u32_u64(high)));
+}
 #else
 inline FloatLanes fused(FloatLanes a, FloatLanes b, FloatLanes c) {
     FloatLanes r;

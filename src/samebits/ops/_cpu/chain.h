@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ops/_cpu/pack.h"
+#include "ops/_cpu/tile_step.h"
 #include "samebits/abi.h"
 #include "samebits/simd.h"
 #include "samebits/threads.h"
@@ -18,8 +19,13 @@
 namespace samebits {
 inline namespace SAMEBITS_ISA {
 
-// Accumulators of one micro tile: as many as the register file holds beside one row of B and one broadcast.
+// Accumulators of one micro tile: as many as the register file holds beside one row of B and one broadcast, or on NEON
+// beside one row of B and one of A.
+#if defined(SAMEBITS_NEON)
+constexpr int TILE_ROWS = 12;
+#else
 constexpr int TILE_ROWS = WIDTH == 16 ? 14 : WIDTH == 8 ? 6 : 4;
+#endif
 constexpr int TILE_VECTORS = 2;
 constexpr int TILE_COLUMNS = TILE_VECTORS * WIDTH;
 constexpr int ROW_PANEL = ((TILE_ROWS + WIDTH - 1) / WIDTH) * WIDTH;
@@ -27,7 +33,11 @@ constexpr int ROW_PANEL = ((TILE_ROWS + WIDTH - 1) / WIDTH) * WIDTH;
 // Speed only. A block of packed rows stays in the second cache while every panel of B passes once, so longer blocks cost
 // nothing but that cache; a deeper block visits C less often.
 constexpr int64_t BLOCK_K = 512;
+#if defined(SAMEBITS_NEON)
+constexpr int64_t BLOCK_ROWS = 384;
+#else
 constexpr int64_t BLOCK_ROWS = 588;
+#endif
 constexpr int64_t BLOCK_COLUMNS = 4096;
 constexpr int64_t ROWS_AHEAD = 16;     // steps of k by which the packed rows are fetched into the first cache
 constexpr int64_t COLUMNS_AHEAD = 48;  // steps of k by which rows of B are fetched into the second
@@ -95,12 +105,7 @@ void micro_tile(int64_t depth, const float* a, Right b, float* c, int64_t stride
         for (int j = 0; j < TILE_VECTORS; ++j) right[j] = b.read(k, j);
         __builtin_prefetch(a + (k + ROWS_AHEAD) * ROW_PANEL);
         b.fetch(k);
-#pragma GCC unroll 16
-        for (int i = 0; i < ROWS; ++i) {
-            const Floats left = broadcast(a[k * ROW_PANEL + i]);
-#pragma GCC unroll 4
-            for (int j = 0; j < TILE_VECTORS; ++j) sum[i][j] = fma(left, right[j], sum[i][j]);
-        }
+        tile_step(a + k * ROW_PANEL, right, sum);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i) {

@@ -23,10 +23,13 @@ inline void each_vector(int64_t width, Body&& body) {
     if (h < width) body(h, static_cast<int>(width - h));
 }
 
+// Speed only: loops over lanes are unrolled where that keeps lanes in registers; 64 narrow vectors stay in memory.
+constexpr int LANE_UNROLL = WIDTH >= 8 ? 64 : 8;
+
 inline float fold_by_halves(Floats (&lane)[LANE_VECTORS]) {
 #pragma GCC unroll 8
     for (int half = LANE_VECTORS / 2; half > 0; half /= 2)
-#pragma GCC unroll 32
+#pragma GCC unroll LANE_UNROLL
         for (int j = 0; j < half; ++j) lane[j] = add(lane[j], lane[j + half]);
     alignas(64) float rest[WIDTH];
     store(rest, lane[0]);
@@ -42,7 +45,7 @@ inline float lane_sum(int64_t width, Step&& step) {
     for (Floats& sum : lane) sum = zeros();
     int64_t h = 0;
     for (; h + LANES <= width; h += LANES)
-#pragma GCC unroll 64
+#pragma GCC unroll LANE_UNROLL
         for (int j = 0; j < LANE_VECTORS; ++j) lane[j] = step(lane[j], h + j * WIDTH, WIDTH);
     if (h == width) return fold_by_halves(lane);
     if constexpr (WIDTH == 16) {

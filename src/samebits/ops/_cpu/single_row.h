@@ -61,6 +61,54 @@ Floats turned_columns(int count, int64_t depth, const float* a, View<T> b, int64
     return sum;
 }
 
+#if defined(SAMEBITS_NEON)
+// Speed only: columns of B that are taken together. A chain waits for each of its products; a wide vector hides that by
+// its width, a narrow one needs a second chain beside it. More of them read from more places than memory serves well.
+constexpr int64_t TURNED_COLUMNS = 2 * WIDTH;
+constexpr int64_t LINE_BYTES = 64;
+// Speed only: lines by which the first four columns are ahead of the others. Columns a power of two apart share the few
+// places of one set in the first cache: at different lines they do not meet there.
+constexpr int64_t LINES_APART = 8;
+
+// sum[lane] for WIDTH columns and one cache line of each.
+template <class T>
+[[gnu::always_inline]] inline Floats turned_line(const float* a, View<T> b, Floats sum) {
+#pragma GCC unroll 8
+    for (int64_t k = 0; k < LINE_BYTES / static_cast<int64_t>(sizeof(T)); k += WIDTH) {
+        Floats block[WIDTH];
+        for (int i = 0; i < WIDTH; ++i) block[i] = load(b.at(k, i));
+        transpose(block);
+        const Floats left = load(a + k);
+        sum = fma_lane<0>(left, block[0], sum);
+        sum = fma_lane<1>(left, block[1], sum);
+        sum = fma_lane<2>(left, block[2], sum);
+        sum = fma_lane<3>(left, block[3], sum);
+    }
+    return sum;
+}
+
+// The first TURNED_COLUMNS columns of B: the same chains as above, two side by side.
+template <class T>
+void turned_together(int64_t depth, const float* a, View<T> b, float* sums) {
+    constexpr int64_t LINE = LINE_BYTES / sizeof(T);
+    const int64_t lines = depth / LINE;
+    Floats early = load(sums), late = load(sums + WIDTH);
+    const auto step = [&](Floats sum, int64_t line, int64_t column) {
+        return turned_line(a + line * LINE, View<T>{b.at(line * LINE, column), b.row, b.column}, sum);
+    };
+    const int64_t apart = std::min(LINES_APART, lines);
+    for (int64_t line = 0; line < apart; ++line) early = step(early, line, 0);
+    for (int64_t line = apart; line < lines; ++line) {
+        early = step(early, line, 0);
+        late = step(late, line - apart, WIDTH);
+    }
+    for (int64_t line = lines - apart; line < lines; ++line) late = step(late, line, WIDTH);
+    const View<T> rest{b.at(lines * LINE, 0), b.row, b.column};
+    store(sums, turned_columns(WIDTH, depth - lines * LINE, a + lines * LINE, rest, 0, early));
+    store(sums + WIDTH, turned_columns(WIDTH, depth - lines * LINE, a + lines * LINE, rest, WIDTH, late));
+}
+#endif
+
 // False where B has no contiguous axis: the general path packs it.
 template <class T, class Out>
 bool single_row(int64_t n, int64_t k, View<T> a, View<T> b, const T* bias, float* resumed, Out* out, int32_t threads) {
@@ -77,7 +125,12 @@ bool single_row(int64_t n, int64_t k, View<T> a, View<T> b, const T* bias, float
         if (rows_stream) {
             stream_rows(columns, k, row, View<T>{b.at(0, first), b.row, b.column}, sum);
         } else {
-            for (int64_t j = 0; j < columns; j += WIDTH) {
+            int64_t j = 0;
+#if defined(SAMEBITS_NEON)
+            for (; j + TURNED_COLUMNS <= columns; j += TURNED_COLUMNS) 
+                turned_together(k, row, View<T>{b.at(0, first + j), b.row, b.column}, sum + j);
+#endif
+            for (; j < columns; j += WIDTH) {
                 const int count = static_cast<int>(std::min<int64_t>(WIDTH, columns - j));
                 store_some(sum + j, turned_columns(count, k, row, b, first + j, load_some(sum + j, count)), count);
             }

@@ -1,5 +1,4 @@
 // AdamW on the CPU: every tensor is read and written once; tensors are cut into tasks of equal size for the threads.
-#include <cmath>
 #include <vector>
 
 #include "numerics/elementary/lanes.h"
@@ -19,17 +18,6 @@ struct Numbers {
 };
 
 Floats divide(Floats a, Floats b) { return elementary::floats(elementary::lanes(a) / elementary::lanes(b)); }
-
-#if defined(__AVX512F__)
-Floats square_root(Floats a) { return {_mm512_sqrt_ps(a.v)}; }
-#elif defined(__AVX2__)
-Floats square_root(Floats a) { return {_mm256_sqrt_ps(a.v)}; }
-#else
-Floats square_root(Floats a) {
-    for (float& each : a.v) each = std::sqrt(each);
-    return a;
-}
-#endif
 
 template <class T>
 T* at(int64_t address, int64_t first) {

@@ -176,17 +176,18 @@ void product_tile(int64_t steps, const float* left, const float* right, bool res
             if (factors != nullptr) sum[i][j] = mul(sum[i][j], broadcast(factors[i]));
         }
     }
+    int64_t step = 0;
+#if defined(SAMEBITS_NEON)
+    if constexpr (LEFT_STEP == 1)
+        for (; step + 4 <= steps; step += 4) four_steps<LEFT_ROW>(left + step, right + step * TILE_COLUMNS, sum);
+#endif
 #pragma GCC unroll 2
-    for (int64_t step = 0; step < steps; ++step) {
+    for (; step < steps; ++step) {
         Floats line[TILE_VECTORS];
 #pragma GCC unroll 4
         for (int j = 0; j < TILE_VECTORS; ++j) line[j] = load(right + step * TILE_COLUMNS + j * WIDTH);
-#pragma GCC unroll 16
-        for (int i = 0; i < ROWS; ++i) {
-            const Floats each = broadcast(left[i * LEFT_ROW + step * LEFT_STEP]);
-#pragma GCC unroll 4
-            for (int j = 0; j < TILE_VECTORS; ++j) sum[i][j] = fma(each, line[j], sum[i][j]);
-        }
+        if constexpr (LEFT_ROW == 1) tile_step(left + step * LEFT_STEP, line, sum);
+        else broadcast_step<LEFT_ROW>(left + step * LEFT_STEP, line, sum);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i) {
@@ -203,24 +204,30 @@ constexpr std::array<ProductTile, sizeof...(ROWS)> product_tiles(std::integer_se
 template <int LEFT_ROW, int LEFT_STEP>
 constexpr auto PRODUCT_TILES = product_tiles<LEFT_ROW, LEFT_STEP>(std::make_integer_sequence<int, TILE_ROWS>{});
 
+// Speed only: rows of one tile. Where NEON keeps a vector of every left row, there are registers for half of them.
+#if defined(SAMEBITS_NEON)
+template <int LEFT_STEP>
+constexpr int64_t MOST_ROWS = LEFT_STEP == 1 ? TILE_ROWS / 2 : TILE_ROWS;
+#else
+template <int LEFT_STEP>
+constexpr int64_t MOST_ROWS = TILE_ROWS;
+#endif
+
 // Up to TILE_ROWS rows, the steps and columns of the two ranges; c and left point at row 0 and step or column 0.
 template <int LEFT_ROW, int LEFT_STEP>
 void product(int64_t rows, Range steps, Range columns, const float* left, Panels right, bool resume, const float* factors,
              float* c, int64_t stride) {
+    if (rows > MOST_ROWS<LEFT_STEP>) {
+        product<LEFT_ROW, LEFT_STEP>(rows / 2, steps, columns, left, right, resume, factors, c, stride);
+        product<LEFT_ROW, LEFT_STEP>(rows - rows / 2, steps, columns, left + rows / 2 * LEFT_ROW, right, resume,
+                                     factors == nullptr ? nullptr : factors + rows / 2, c + rows / 2 * stride, stride);
+        return;
+    }
     const ProductTile tile = PRODUCT_TILES<LEFT_ROW, LEFT_STEP>[static_cast<size_t>(rows - 1)];
     for (int64_t column = columns.first; column < columns.stop; column += TILE_COLUMNS)
         tile(steps.size(), left + steps.first * LEFT_STEP, right.at(steps.first, column), resume, factors, c + column,
              stride);
 }
-
-// The larger; b where one is a NaN.
-#if defined(__AVX512F__)
-inline Floats larger(Floats a, Floats b) { return {_mm512_max_ps(a.v, b.v)}; }
-#elif defined(__AVX2__)
-inline Floats larger(Floats a, Floats b) { return {_mm256_max_ps(a.v, b.v)}; }
-#else
-inline Floats larger(Floats a, Floats b) { return floats(choose(lanes(a) > lanes(b), lanes(a), lanes(b))); }
-#endif
 
 // The lanes of `a` whose place lies in the range, else `other`.
 inline Floats keep(Range range, Floats a, Floats other) {

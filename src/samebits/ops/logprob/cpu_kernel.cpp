@@ -21,11 +21,6 @@ struct Logits {
     float* kept;               // rows x vocabulary where the caller wants them, else null
 };
 
-Floats larger(Floats a, Floats b) {
-    const auto x = elementary::lanes(a), y = elementary::lanes(b);
-    return elementary::floats(x > y ? x : y);
-}
-
 Floats negated(Floats a) { return mul(a, broadcast(-1.0f)); }
 
 // Every panel of logits once: body(row, rows, column, columns, logits, stride).

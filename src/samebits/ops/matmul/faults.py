@@ -139,10 +139,13 @@ def order_by_columns(a: Tensor, b: Tensor) -> Tensor:
 
 
 def compiled_for_every_shape(a: Tensor, b: Tensor) -> Tensor:
-    """Breaks the one binary: sizes choose it, or are compiled into it."""
-    sets = native.instruction_sets()
+    """Breaks the one binary: sizes choose it, or are compiled in. Where a CPU has one of ours, torch has the other."""
     if not a.is_cuda:
-        with launching(instruction_set=sets[a.shape[0] % len(sets)]):
+        sets = native.instruction_sets()
+        binary = a.shape[0] % max(len(sets), 2)
+        if binary == len(sets):
+            return a @ b
+        with launching(instruction_set=sets[binary]):
             return matmul(a, b)
     chosen = forced("launch")
     with launching(launch=replace(chosen, group=9 + next(_calls)) if isinstance(chosen, Launch) else chosen):

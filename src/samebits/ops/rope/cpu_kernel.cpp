@@ -41,9 +41,15 @@ void spread_table(int64_t pairs, const float* cosine, const float* sine, float* 
 }
 
 inline FloatLanes neighbours_swapped(FloatLanes a) {
+#if defined(__clang__)
+    FloatLanes swapped;
+    for (int lane = 0; lane < WIDTH; ++lane) swapped[lane] = a[lane ^ 1];
+    return swapped;
+#else
     elementary::SignedLanes partner;
     for (int lane = 0; lane < WIDTH; ++lane) partner[lane] = lane ^ 1;
     return __builtin_shuffle(a, partner);
+#endif
 }
 
 // y_a = fma(a, c, -(b * s)), y_b = fma(b, c, a * s).

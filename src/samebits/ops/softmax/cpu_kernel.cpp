@@ -12,13 +12,7 @@ using namespace samebits;
 // Speed only: maxima that are on their way at once.
 constexpr int MAXIMA = 4;
 
-// The larger of two, b where a is NaN: a NaN shows in the sum.
-inline Floats larger(Floats a, Floats b) {
-    const elementary::FloatLanes x = elementary::lanes(a), y = elementary::lanes(b);
-    return elementary::floats(x > y ? x : y);
-}
-
-// What is subtracted from a row: its maximum. Without a finite one nothing is; nor is the sign of a zero.
+// What is subtracted from a row: its maximum; a NaN does not reach it and shows in the sum. Without a finite one nothing is; nor is the sign of a zero.
 template <class T>
 float row_shift(int64_t width, const T* x) {
     Floats best[MAXIMA];

@@ -9,7 +9,7 @@
 
 #define SAMEBITS_EXPORT extern "C" __attribute__((visibility("default")))
 
-// A kernel file is compiled once per instruction set with SAMEBITS_ISA set to baseline, avx2 or avx512.
+// A kernel file is compiled once per instruction set with SAMEBITS_ISA set to its name, as in sources.py.
 #define SAMEBITS_JOIN_(a, b) a##_##b
 #define SAMEBITS_JOIN(a, b) SAMEBITS_JOIN_(a, b)
 #ifdef SAMEBITS_ISA
