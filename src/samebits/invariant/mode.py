@@ -138,7 +138,7 @@ class InvariantMode(TorchDispatchMode):
                 self._tell(f"{NOT_RESUMED} (here one of shape {list(args[0].shape)})")
             if isinstance(args[0], Tensor):
                 self._chains.forget(args[0])
-        if node and name == "_to_copy":
+        if node and name == "_to_copy" and _is_for_a_leaf():
             wide = self._chains.unrounded(args[0], kwargs.get("dtype"))
             if wide is not None:
                 return wide
@@ -330,6 +330,12 @@ def _gradient() -> str:
     """The name of the backward function that is running, or ""."""
     node = torch._C._current_autograd_node()
     return node.name() if node is not None else ""
+
+
+def _is_for_a_leaf() -> bool:
+    """Whether what the running backward function returns goes to `.grad` and nowhere else."""
+    following = [each for each, _ in torch._C._current_autograd_node().next_functions if each is not None]
+    return len(following) == 1 and following[0].name().endswith("AccumulateGrad")
 
 
 # While a compiled function runs, torch asks its compiler about every Python frame, and what the frame sees is what the
