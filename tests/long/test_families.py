@@ -1,4 +1,4 @@
-"""Every transformers family of tests/invariant/families.py under invariant mode, default attention: none may be wrong."""
+"""Every transformers family of tests/invariant/families.py under invariant mode by default attention: all are kept."""
 
 from __future__ import annotations
 

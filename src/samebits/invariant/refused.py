@@ -88,8 +88,8 @@ REASONS: Final[dict[str, str]] = {
 """Operation to reason and advice. Names without `aten::`, all overloads."""
 
 _RANKS = (
-    "ranks add in the backend's order; with DDP write `with model.no_sync():` in the block and add the gradients after"
-    " it with samebits.parallel.collectives.all_reduce; with FSDP2 call samebits.parallel.fsdp.add_by_tree(model, world)"
+    "ranks add in the backend's order; with DDP write `with model.no_sync():` in the block and add gradients after it"
+    " with samebits.parallel.collectives.all_reduce; with FSDP2 call samebits.parallel.fsdp.add_by_tree(model, world)"
 )
 REASONS_OF_LIBRARIES: Final[dict[str, str]] = dict.fromkeys(("c10d", "_c10d_functional"), _RANKS)
 """Namespaces that are not aten's: DDP's reducer, FSDP's and DTensor's collectives."""
