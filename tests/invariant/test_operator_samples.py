@@ -12,7 +12,8 @@ from samebits.invariant.routed import ROUTED
 NAMES = {
     "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "sum", "mean", "var", "std", "linalg.vector_norm",
     "logsumexp", "nn.functional.layer_norm", "nn.functional.rms_norm", "softmax", "log_softmax", "index_put",
-    "index_add", "scatter_add", "cumsum", "topk", "sort", "argsort", "kthvalue", "nn.functional.scaled_dot_product_attention",
+    "index_add", "scatter_add",
+    "cumsum", "topk", "sort", "argsort", "kthvalue", "nn.functional.scaled_dot_product_attention",
     "nn.functional.linear", "matmul", "add", "sub", "rsub", "addcmul", "addcdiv", "lerp", "sqrt", "pow", "gather",
     "nn.functional.embedding", "nn.functional.nll_loss", "nn.functional.gelu", "nn.functional.silu", "take_along_dim",
 }  # fmt: skip
