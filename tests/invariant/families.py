@@ -74,7 +74,7 @@ SEQUENCE_TO_SEQUENCE: dict[str, dict[str, Any]] = {
 FAMILIES: dict[str, dict[str, Any]] = {**CAUSAL, **MASKED, **SEQUENCE_TO_SEQUENCE}
 COUNTS_FROM_THE_PADDING = ("bart",)
 """Takes no position_ids: padding on the left moves a sequence to other positions, which is another input."""
-LENGTHS = (13, 5, 21, 9)
+LENGTHS = (13, 5, 24, 9)
 ROW = 0
 KEPT = "kept"
 

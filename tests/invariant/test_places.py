@@ -32,6 +32,16 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "add": aten.add,
     "add with a factor": lambda x, y: aten.add(x, y, alpha=0.3),
     "subtract with a factor": lambda x, y: aten.sub(x, y, alpha=0.3),
+    "subtract from with a factor": lambda x, y: aten.rsub(x, y, alpha=0.3),
+    "add a number with a factor": lambda x: aten.add(x, 2.5, alpha=0.3),
+    "lerp": lambda x, y: aten.lerp(x, y, 0.3),
+    "lerp by a tensor": lambda x, y: aten.lerp(x, y, x),
+    "addcmul without a factor": lambda x, y: aten.addcmul(x, y, x),
+    "addcdiv without a factor": lambda x, y: aten.addcdiv(x, y, x),
+    "add of lists": lambda x, y: aten._foreach_add([x], [y], alpha=0.3)[0],
+    "addcmul of lists": lambda x, y: torch._foreach_addcmul([x], [y], [x], value=0.3)[0],
+    "squared differences": lambda x, y: aten.mse_loss(x, y, 0),
+    "smooth differences": lambda x, y: aten.smooth_l1_loss(x, y, 0),
     "multiply": aten.mul,
     "divide": aten.div,
     "multiply by a number": lambda x, y: aten.mul(x, 3.7),
@@ -60,7 +70,16 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "divided by a number": lambda x, y: aten.div(x, 3.7),
     "xlogy": lambda x, y: aten.xlogy(x, y.abs()),
 }
-POSITION_DEPENDENT = ("silu", "sigmoid", "gelu", "silu backward", "gelu backward", "add with a factor", "rsqrt")
+POSITION_DEPENDENT = (
+    "add a number with a factor",
+    "silu",
+    "sigmoid",
+    "gelu",
+    "silu backward",
+    "gelu backward",
+    "add with a factor",
+    "rsqrt",
+)
 
 
 def placements(values: list[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
@@ -89,7 +108,7 @@ def dependent_on_place(
         for name, placed in placements(values):
             if not same_bits(function(*placed).reshape(-1), whole):
                 found.append(name)
-        for length in (1, 3, 7, 16, 31, 65):
+        for length in (1, 2, 3, 5, 7, 9, 16, 31, 65):
             end = min(COUNT, 40 * length)
             parts = [function(*[value[s : min(s + length, end)] for value in values]) for s in range(0, end, length)]
             if not same_bits(torch.cat(parts), whole[:end]):

@@ -233,3 +233,19 @@ def test_a_sliding_window_keeps_its_bits_when_the_cache_drops_keys() -> None:
         whole = model(input_ids=ids[None]).logits[0]
         assert same_bits(in_parts(model, ids, (70, 1, 1, 1, 17)), whole)
         assert same_bits(in_parts(model, ids[:30], (1,) * 30), whole[:30])
+
+
+def test_values_of_another_head_size_keep_their_bits() -> None:
+    """DeepSeek's heads of keys and values differ, and neither is a multiple of 8."""
+    from tests.invariant.families import build
+
+    model, ids = build("deepseek_v3"), ids_of(2, 13)
+    model.set_attn_implementation("samebits")
+    with invariant_mode(), torch.no_grad():
+        whole = model(input_ids=ids).logits[1]
+        assert same_bits(model(input_ids=ids[1:]).logits[0], whole) and same_bits(
+            in_parts(model, ids[1], (5, 8)), whole
+        )
+    stock = build("deepseek_v3")
+    with torch.no_grad():
+        assert (stock(input_ids=ids).logits[1] - whole).abs().max() <= 1e-4 * whole.abs().max()

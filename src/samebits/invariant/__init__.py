@@ -10,6 +10,6 @@ place.py         where in a model an operation was asked for
 transformers.py  attn_implementation="samebits" for transformers; loaded only where transformers is"""
 
 from samebits.invariant.mode import InvariantMode, invariant_mode
-from samebits.invariant.refused import InvariantError
+from samebits.invariant.refused import InvariantError, InvariantWarning
 
-__all__ = ["InvariantError", "InvariantMode", "invariant_mode"]
+__all__ = ["InvariantError", "InvariantMode", "InvariantWarning", "invariant_mode"]

@@ -32,14 +32,14 @@ _efficientzerotensor one_hot
 """
 # One IEEE operation an element, or a few without a choice; torch's vector and scalar forms agree to the last bit.
 _EXACT = """
-abs abs_ neg neg_ sign sgn ceil ceil_ floor floor_ round round_ trunc frac mul mul_ sqrt sqrt_ reciprocal reciprocal_
+abs abs_ neg neg_ sign sgn ceil ceil_ floor floor_ round round_ trunc frac mul mul_ reciprocal reciprocal_
 square maximum minimum fmax fmin clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ clip relu relu_ leaky_relu
-leaky_relu_ hardtanh hardtanh_ relu6 threshold threshold_ hardswish hardsigmoid addcmul addcmul_ addcdiv addcdiv_ eq
+leaky_relu_ hardtanh hardtanh_ relu6 threshold threshold_ hardswish hardsigmoid eq
 ne lt le gt ge isnan isinf isfinite isposinf isneginf logical_and logical_or logical_not logical_xor logical_not_
 logical_and_ bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift __and__ __or__
 __xor__ __lshift__ __rshift__ bitwise_and_ bitwise_or_ signbit copysign nan_to_num nan_to_num_ fmod remainder positive
 eq_ ne_ lt_ le_ gt_ ge_ threshold_backward hardtanh_backward leaky_relu_backward hardswish_backward
-hardsigmoid_backward tanh_backward sigmoid_backward deg2rad rad2deg conj resolve_conj resolve_neg prelu _prelu_kernel
+hardsigmoid_backward deg2rad rad2deg conj resolve_conj resolve_neg prelu _prelu_kernel
 heaviside isclose
 """
 # Library functions with one form only; tests/invariant/test_places.py measures that a value's place does not matter.
@@ -53,8 +53,20 @@ logaddexp logaddexp2 hypot
 """
 # Maxima are exact in any order; the first of equals wins.
 _ORDER_FREE = """
-amax amin max min aminmax argmax argmin any all msort searchsorted bucketize allclose count_nonzero isin _unique2
+amax amin max min aminmax argmax argmin any all msort searchsorted bucketize allclose count_nonzero isin _unique2 histc
 bincount
+"""
+_MOVES = """
+broadcast_ allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ gather_ scatter_ alltoall_
+alltoall_base_ send recv_ recv_any_source_ barrier monitored_barrier_
+"""
+_FUNCTIONAL_MOVES = """
+all_gather_into_tensor all_gather_into_tensor_coalesced all_gather_into_tensor_out all_to_all_single broadcast
+broadcast_ wait_tensor
+"""
+_ON_LISTS = """
+add add_ mul mul_ div div_ sub sub_ sqrt sqrt_ addcdiv addcdiv_ addcmul addcmul_ lerp lerp_ neg neg_ zero_ copy_
+maximum maximum_ minimum minimum_ reciprocal reciprocal_ abs abs_ clamp_min clamp_min_ clamp_max clamp_max_
 """
 VIEWS: Final[frozenset[str]] = frozenset(_VIEWS.split())
 HARMLESS: Final[frozenset[str]] = VIEWS | frozenset(
@@ -73,17 +85,9 @@ def tensors_in(values: object) -> Iterator[Tensor]:
         yield from tensors_in(tuple(values.values()))
 
 
-def _all_wide(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """No 16-bit float on the CPU, where a rounding in between depends on the place."""
-    return not any(
-        each.device.type == "cpu" and each.dtype in (torch.bfloat16, torch.float16)
-        for each in tensors_in((args, kwargs))
-    )
-
-
 def _plain_sum(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    alpha = kwargs.get("alpha", args[2] if len(args) > 2 else 1)
-    return alpha == 1 or _all_wide(args, kwargs)
+    """Without a factor: with one, a processor may fuse the two steps in a vector and not behind its end."""
+    return bool(kwargs.get("alpha", args[2] if len(args) > 2 else 1) == 1)
 
 
 def _true_quotient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -91,9 +95,16 @@ def _true_quotient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _once_a_place(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """scatter along an axis on which each line has one entry: no place is met twice."""
+    """scatter in which no place is met twice."""
     target, axis, index = args[0], args[1], args[2]
-    return bool(index.dim() == 0 or index.shape[axis] <= 1) and target.dim() == index.dim()
+    if target.dim() != index.dim():
+        return False
+    if index.dim() == 0 or index.shape[axis] <= 1:
+        return True
+    ordered = index.sort(axis).values
+    return not bool(
+        (ordered.narrow(axis, 1, index.shape[axis] - 1) == ordered.narrow(axis, 0, index.shape[axis] - 1)).any()
+    )
 
 
 def _overwrites_alone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -119,35 +130,27 @@ def _no_reduction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(kwargs.get("reduction", args[2] if len(args) > 2 else 1) == 0)
 
 
-def _stable(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return kwargs.get("stable") is True
-
-
 HARMLESS_IF: Final[dict[str, Callable[[tuple[Any, ...], dict[str, Any]], bool]]] = {
     **dict.fromkeys(("add", "add_", "sub", "sub_", "rsub"), _plain_sum),
     **dict.fromkeys(("div", "div_", "true_divide"), _true_quotient),
-    **dict.fromkeys(("lerp", "lerp_"), _all_wide),
-    **dict.fromkeys(
-        (
-            "_foreach_add", "_foreach_add_", "_foreach_mul", "_foreach_mul_", "_foreach_div", "_foreach_div_",
-            "_foreach_sub", "_foreach_sub_", "_foreach_sqrt", "_foreach_sqrt_", "_foreach_addcdiv_",
-            "_foreach_addcmul_", "_foreach_lerp_", "_foreach_neg", "_foreach_zero_", "_foreach_copy_",
-            "_foreach_maximum_", "_foreach_reciprocal_",
-        ),
-        _all_wide,
-    ),
     **dict.fromkeys(("scatter_add", "scatter_add_"), _once_a_place),
     **dict.fromkeys(("scatter", "scatter_"), _same_value),
     **dict.fromkeys(("index_copy", "index_copy_"), _distinct),
     **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _overwrites_alone),
     **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss"), _no_reduction),
-    "sort": _stable,
-    "argsort": _stable,
 }  # fmt: skip
 """Harmless in some forms: name to the question whether this call has one."""
 
 HARMLESS_OFF_CPU: Final[frozenset[str]] = frozenset(_TWO_FORMS.split())
 """Elementwise functions whose vector form on the CPU has other bits; elsewhere there is only one form."""
 
-HARMLESS_LIBRARIES: Final = ("samebits", "prim", "profiler")
-"""Our own operations need no voucher; torch's own bookkeeping computes nothing."""
+HARMLESS_LISTS_OFF_CPU: Final[frozenset[str]] = frozenset(f"_foreach_{name}" for name in _ON_LISTS.split())
+"""Elementwise, on lists of tensors: an optimizer's step. On the CPU they are taken apart."""
+
+HARMLESS_LIBRARIES: Final = ("samebits", "prim", "profiler", "fsdp")
+"""Our own operations; torch's own bookkeeping computes nothing; FSDP2's own only copy into and out of its buffers."""
+
+HARMLESS_OF_OTHERS: Final[frozenset[str]] = frozenset(
+    [f"c10d::{name}" for name in _MOVES.split()] + [f"_c10d_functional::{name}" for name in _FUNCTIONAL_MOVES.split()]
+)
+"""What ranks send one another without adding anything."""

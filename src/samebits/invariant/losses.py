@@ -4,9 +4,12 @@ Speaks aten's argument lists. Sums over rows are chains in row order; rows that 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from samebits.invariant.pointwise import exp
 from samebits.invariant.products import backend_of
 from samebits.invariant.refused import RefusedError
 from samebits.invariant.sums import float32_sum
@@ -18,9 +21,34 @@ def _softmax(x: Tensor, dim: int, half_to_float: bool, logarithm: bool) -> Tenso
     backend_of(x)
     if x.dim() == 0:
         return torch.zeros_like(x) if logarithm else torch.ones_like(x)
+    dtype = torch.float32 if half_to_float else None
     if x.numel() == 0:
-        return torch.empty_like(x, dtype=torch.float32 if half_to_float else x.dtype)
-    return (log_softmax if logarithm else softmax)(x, dim, dtype=torch.float32 if half_to_float else None)
+        return torch.empty_like(x, dtype=dtype or x.dtype)
+    if logarithm:
+        return log_softmax(x, dim, dtype=dtype)
+    rows = x.movedim(dim, -1)
+    wide = rows.float()
+    first = _first(exp(wide - wide.amax(-1, keepdim=True)) != 0)
+    y = softmax(_shifted(rows, first, -math.inf), dtype=dtype)
+    return _shifted(y, -first, 0.0).movedim(-1, dim)
+
+
+def _first(seen: Tensor) -> Tensor:
+    """The place of a row's first weight that is not 0.
+
+    The lanes of a row's sum are counted from there: what a mask hides before it, such as padding on the left, moves no
+    weight to another lane."""
+    return seen.to(torch.int8).argmax(-1, keepdim=True)
+
+
+def _shifted(rows: Tensor, first: Tensor, filling: float) -> Tensor:
+    """Every row from its place `first` on, and what comes from outside of it filled."""
+    if not bool(first.any()):
+        return rows
+    width = rows.shape[-1]
+    places = torch.arange(width, device=rows.device) + first
+    inside = (places >= 0) & (places < width)
+    return torch.where(inside, rows.gather(-1, places.clamp(0, width - 1)), filling).to(rows.dtype)
 
 
 def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
@@ -31,16 +59,23 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     return _softmax(x, dim, half_to_float, logarithm=True)
 
 
+def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """A line that sees nothing is 0 in ours anyway."""
+    return softmax(x if dtype is None else x.to(dtype), dim, False)
+
+
 def _softmax_backward(dy: Tensor, y: Tensor, dim: int, dtype: torch.dtype, logarithm: bool) -> Tensor:
     import samebits.ops.softmax  # noqa: F401  registers it
 
     backend = backend_of(y)
     if y.dim() == 0 or y.numel() == 0:
         return torch.zeros_like(y, dtype=dtype)
+    shape = y.movedim(dim, -1).shape
     dy, y = dy.movedim(dim, -1), y.movedim(dim, -1)
-    width = y.shape[-1]
-    dx = torch.ops.samebits.softmax_dx(dy.reshape(-1, width), y.reshape(-1, width), dtype, logarithm, backend)
-    return dx.reshape(y.shape).movedim(-1, dim)  # type: ignore[no-any-return]
+    width, first = y.shape[-1], torch.zeros((), dtype=torch.int64) if logarithm else _first(y != 0)
+    dy, y = (_shifted(each, first, 0.0).reshape(-1, width) for each in (dy.expand(y.shape), y))
+    dx: Tensor = torch.ops.samebits.softmax_dx(dy, y, dtype, logarithm, backend)
+    return _shifted(dx.reshape(shape), -first, 0.0).movedim(-1, dim)
 
 
 def softmax_backward(dy: Tensor, y: Tensor, dim: int, dtype: torch.dtype) -> Tensor:

@@ -5,9 +5,10 @@ Knows the three tables and no operation by name. Torch keeps modes per thread, s
 from __future__ import annotations
 
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -21,18 +22,51 @@ from torch._C._dynamo.eval_frame import (
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from samebits.invariant.harmless import HARMLESS, HARMLESS_IF, HARMLESS_LIBRARIES, HARMLESS_OFF_CPU, tensors_in
+from samebits.invariant.escapes import install
+from samebits.invariant.harmless import (
+    HARMLESS,
+    HARMLESS_IF,
+    HARMLESS_LIBRARIES,
+    HARMLESS_LISTS_OFF_CPU,
+    HARMLESS_OF_OTHERS,
+    HARMLESS_OFF_CPU,
+    tensors_in,
+)
+from samebits.invariant.lists import PREFIX, one_by_one, single
 from samebits.invariant.place import place, shapes
-from samebits.invariant.refused import REASONS, UNKNOWN, InvariantError, RefusedError
+from samebits.invariant.refused import (
+    REASONS,
+    REASONS_OF_LIBRARIES,
+    UNKNOWN,
+    InvariantError,
+    InvariantWarning,
+    RefusedError,
+)
 from samebits.invariant.resuming import Chains
-from samebits.invariant.routed import RESUMED, ROUTED, ROUTED_ON_CPU
+from samebits.invariant.routed import RESUMED, ROUTED, ROUTED_OF_OTHERS, ROUTED_ON_CPU
+from samebits.invariant.sums import sums_over_rows
 from samebits.invariant.whole import CATCHING, WHOLE, innermost_mode
 
 COMPILED = (
     "invariant_mode: a function of torch.compile would run past invariant_mode; call the function that was compiled "
     "(model._orig_mod), or enter the mode outside of it"
 )
-FROM_INTEGERS_TO_FLOATS = (ROUTED_ON_CPU.keys() | {"mean", "logsumexp"}) - {"add", "sub", "pow"}
+NOT_RESUMED = (
+    "invariant_mode: a gradient was added to .grad as a finished sum, because its order cannot go on, as for a weight"
+    " that is used twice, or a sum of sums: how the batch is cut into micro-batches can show in its last bits"
+)
+NOT_EXACT_OF_INTEGERS = ROUTED_ON_CPU.keys() - {"add", "sub", "rsub", "pow", "addcmul"} | {
+    "mean",
+    "logsumexp",
+    "topk",
+    "sort",
+    "kthvalue",
+    "median",
+    "nanmedian",
+    "mode",
+    "addcdiv",
+}
+"""Floats come out, or a choice among equal values."""
 OUTSIDE = "backward of a forward under invariant_mode was called outside of it; call backward inside the block"
 
 
@@ -60,6 +94,7 @@ class InvariantMode(TorchDispatchMode):
         """Operations that ran as they are though nobody vouches for them; empty while strict."""
         self._hooks: list[saved_tensors_hooks] = []
         self._chains = Chains()
+        self._told: set[str] = set()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -73,6 +108,7 @@ class InvariantMode(TorchDispatchMode):
             from samebits.invariant.transformers import register
 
             register()
+        install()
         hooks = saved_tensors_hooks(self._pack, self._unpack)
         hooks.__enter__()
         self._hooks.append(hooks)
@@ -96,12 +132,18 @@ class InvariantMode(TorchDispatchMode):
             raise InvariantError(COMPILED)
         name, in_place = _name(func)
         if in_place and node:
-            if name == "add_" and node.endswith("AccumulateGrad") and self._chains.go_on(args[0], args[1]):
-                return args[0]
-            self._chains.forget(args[0])
+            if name == "add_" and node.endswith("AccumulateGrad"):
+                if self._chains.go_on(args[0], args[1]):
+                    return args[0]
+                self._tell(f"{NOT_RESUMED} (here one of shape {list(args[0].shape)})")
+            if isinstance(args[0], Tensor):
+                self._chains.forget(args[0])
+        if node and name == "_to_copy" and _is_for_a_leaf():
+            wide = self._chains.unrounded(args[0], kwargs.get("dtype"))
+            if wide is not None:
+                return wide
         if func.namespace != "aten":
-            known = func.namespace in HARMLESS_LIBRARIES
-            return func(*args, **kwargs) if known else self._refuse(func, args, kwargs, UNKNOWN)
+            return self._of_another_library(func, args, kwargs)
         if name in WHOLE:
             return self.run_whole(func, WHOLE[name], args, kwargs, self._taken_apart)
         if name in HARMLESS:
@@ -110,14 +152,33 @@ class InvariantMode(TorchDispatchMode):
             return func(*args, **kwargs)
         if _is_exact(func, args, kwargs):
             return func(*args, **kwargs)
+        if name.startswith(PREFIX) and not (name in HARMLESS_LISTS_OFF_CPU and not _on_cpu(args, kwargs)):
+            return self._one_by_one(func, name, in_place, args, kwargs)
         if name not in REASONS and func._can_decompose():
             return self._taken_apart(func, args, kwargs)
         route = _route(name, in_place, args, kwargs)
         if route is not None:
             return self._run(route, func, in_place, args, kwargs)
-        if (name in HARMLESS_OFF_CPU or _base(name, in_place) in ROUTED_ON_CPU) and not _on_cpu(args, kwargs):
+        if (
+            name in HARMLESS_OFF_CPU or name in HARMLESS_LISTS_OFF_CPU or _base(name, in_place) in ROUTED_ON_CPU
+        ) and not _on_cpu(args, kwargs):
             return func(*args, **kwargs)
         return self._refuse(func, args, kwargs, REASONS.get(name, UNKNOWN))
+
+    def _of_another_library(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func.namespace in HARMLESS_LIBRARIES or func._schema.name in HARMLESS_OF_OTHERS:
+            return func(*args, **kwargs)
+        route = ROUTED_OF_OTHERS.get(func._schema.name)
+        if route is not None:
+            return self._run(route, func, False, args, kwargs)
+        return self._refuse(func, args, kwargs, REASONS_OF_LIBRARIES.get(func.namespace, UNKNOWN))
+
+    def _one_by_one(self, func: Any, name: str, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if single(name) is None:
+            return self._refuse(func, args, kwargs, UNKNOWN)
+        with _Reentered(self):
+            results = one_by_one(func, name, args, kwargs)
+        return None if in_place else results
 
     def _run(self, route: Callable[..., Any], func: Any, in_place: bool, args: tuple[Any, ...],
              kwargs: dict[str, Any]) -> Any:  # fmt: skip
@@ -134,10 +195,18 @@ class InvariantMode(TorchDispatchMode):
             return args[0].copy_(result)
         if out is not None:
             return out.resize_(result.shape).copy_(result)
-        name = _name(func)[0]
-        if name in RESUMED and _gradient():
-            self._chains.remember(result, lambda accumulator: RESUMED[name](accumulator, *args))
+        if _gradient():
+            self._remember(_name(func)[0], result, args)
         return result
+
+    def _remember(self, name: str, result: Any, args: tuple[Any, ...]) -> None:
+        """The weight gradients among a backward's results: a later micro-batch may go on with them."""
+        results = result if isinstance(result, tuple) else (result,)
+        over_rows = name == "sum" and sums_over_rows(*args)
+        for number, resume in RESUMED.get(name, {}).items():
+            if results[number] is not None:
+                goes_on = partial(_resumed, resume, args)
+                self._chains.remember(results[number], tensors_in(args), goes_on, crosses_rows=over_rows)
 
     def run_whole(self, func: Any, route: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
                   otherwise: Callable[..., Any]) -> Any:  # fmt: skip
@@ -168,6 +237,12 @@ class InvariantMode(TorchDispatchMode):
             )
         self.unvouched[str(func)] += 1
 
+    def _tell(self, text: str) -> None:
+        """Once a block."""
+        if text.split(" (")[0] not in self._told:
+            self._told.add(text.split(" (")[0])
+            warnings.warn(text, InvariantWarning, stacklevel=2)
+
     def _pack(self, tensor: Tensor) -> tuple[Tensor, int]:
         return tensor, tensor._version
 
@@ -179,11 +254,25 @@ class InvariantMode(TorchDispatchMode):
                 f"a tensor of shape {list(tensor.shape)} that backward needs was modified in place: it is at version"
                 f" {tensor._version}, {version} was saved"
             )
-        if innermost_mode() is None:
-            if self.strict:
-                raise InvariantError(f"invariant_mode: {OUTSIDE}")
-            self.unvouched["backward outside the block"] += 1
+        self.check_backward()
         return tensor
+
+    def check_backward(self) -> None:
+        """Refuses, or lists, a backward that runs without a mode over a forward that ran in this one."""
+        if innermost_mode() is None:
+            self.escape("backward outside the block", OUTSIDE)
+
+    def escape(self, what: str, why: str) -> None:
+        """Something would run past the mode: raises, or lists it."""
+        if self.strict:
+            raise InvariantError(f"invariant_mode: {why}")
+        self.unvouched[what] += 1
+
+    def another(self) -> InvariantMode:
+        """A mode like this one for another thread, with the same counts."""
+        mode = InvariantMode(strict=self.strict)
+        mode.routed, mode.unvouched = self.routed, self.unvouched
+        return mode
 
 
 class _Reentered:
@@ -204,6 +293,10 @@ def _name(func: Any) -> tuple[str, bool]:
     """(name without namespace, whether it is an in-place form)."""
     name = func._schema.name.split("::")[1]
     return name, name.endswith("_") and not name.endswith("__") and func._schema.is_mutable
+
+
+def _resumed(resume: Callable[..., None], args: tuple[Any, ...], accumulator: Tensor) -> None:
+    resume(accumulator, *args)
 
 
 def _route(name: str, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
@@ -230,13 +323,19 @@ def _is_exact(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return False
     if dtype is not None and (dtype.is_floating_point or dtype.is_complex):
         return False
-    return torch.Tag.nondeterministic_seeded not in func.tags and _name(func)[0] not in FROM_INTEGERS_TO_FLOATS
+    return torch.Tag.nondeterministic_seeded not in func.tags and _name(func)[0] not in NOT_EXACT_OF_INTEGERS
 
 
 def _gradient() -> str:
     """The name of the backward function that is running, or ""."""
     node = torch._C._current_autograd_node()
     return node.name() if node is not None else ""
+
+
+def _is_for_a_leaf() -> bool:
+    """Whether what the running backward function returns goes to `.grad` and nowhere else."""
+    following = [each for each, _ in torch._C._current_autograd_node().next_functions if each is not None]
+    return len(following) == 1 and following[0].name().endswith("AccumulateGrad")
 
 
 # While a compiled function runs, torch asks its compiler about every Python frame, and what the frame sees is what the

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from samebits.invariant.refused import RefusedError
 from samebits.numerics.elementary import FUNCTIONS
 from samebits.ops.arguments import DTYPES, short
 
+MOST_FACTORS: Final = 64
 HALF_WIDTH: Final = (torch.bfloat16, torch.float16)
 
 
@@ -54,6 +56,14 @@ exp, exp2, log, rsqrt, sin, cos, tanh, erf, sigmoid = (
 )
 
 
+def sqrt(x: Tensor) -> Tensor:
+    """Correctly rounded: torch's vector library on x86 is not. numpy uses the processor's instruction."""
+    if x.device.type != "cpu":
+        return torch.sqrt(x)
+    with np.errstate(invalid="ignore"):
+        return _like(torch.from_numpy(np.asarray(np.sqrt(_wide(x).detach().numpy()))), x)
+
+
 def silu(x: Tensor) -> Tensor:
     wide = _wide(x)
     return (wide * sigmoid(wide)).to(x.dtype)
@@ -89,11 +99,13 @@ def gelu_backward(dy: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor
 
 def power(x: Tensor, exponent: Any) -> Tensor:
     """Powers that are products, roots or quotients. Others torch computes by place."""
+    if isinstance(exponent, Tensor) and isinstance(x, Tensor) and not exponent.is_floating_point():
+        return _whole_powers(x, exponent)
     if isinstance(exponent, Tensor) or not isinstance(x, Tensor):
         raise RefusedError("a power with a tensor as exponent is not offered; write exp(y * log(x))")
     wide = _wide(x)
     if exponent in (0.5, -0.5):
-        return _like(wide.sqrt() if exponent > 0 else rsqrt(wide), x)
+        return _like(sqrt(wide) if exponent > 0 else rsqrt(wide), x)
     if exponent != int(exponent) or not 0 < abs(exponent) <= 8:
         raise RefusedError(f"the power {exponent} is not offered; allowed: 0.5, -0.5 and whole numbers to 8")
     result = wide
@@ -102,14 +114,73 @@ def power(x: Tensor, exponent: Any) -> Tensor:
     return _like(result if exponent > 0 else 1.0 / result, x)
 
 
-def add(x: Any, y: Any, *, alpha: float = 1) -> Tensor:
-    """x + alpha * y. With a factor, 16-bit formats are added in float32: torch rounds in between, or not, by place."""
-    if alpha == 1 or not any(isinstance(each, Tensor) and each.dtype in HALF_WIDTH for each in (x, y)):
-        return torch.add(x, y, alpha=alpha)
+def _whole_powers(x: Tensor, exponent: Tensor) -> Tensor:
+    """x to the power of whole numbers, factor by factor from the first."""
+    top = int(exponent.max()) if exponent.numel() else 0
+    if exponent.numel() and (int(exponent.min()) < 0 or top > MOST_FACTORS):
+        raise RefusedError(
+            f"its exponents are {int(exponent.min())} to {top}; allowed: whole numbers from 0 to {MOST_FACTORS}"
+        )
+    wide = _wide(x)
+    result = torch.ones(torch.broadcast_shapes(x.shape, exponent.shape))  # type: ignore[no-untyped-call]
+    for factor in range(top):
+        result = torch.where(factor < exponent, result * wide, result)
+    return _like(result, x)
+
+
+def _widened(*values: Any) -> tuple[torch.dtype, list[Any]]:
+    """(dtype of the result, 16-bit tensors as float32): every step below is then one IEEE operation of torch's."""
+    tensors = [each for each in values if isinstance(each, Tensor)]
+    dtype = tensors[0].dtype
+    for each in tensors[1:]:
+        dtype = torch.promote_types(dtype, each.dtype) if each.dim() else dtype
+    return dtype, [each.float() if isinstance(each, Tensor) and each.dtype in HALF_WIDTH else each for each in values]
+
+
+def add(x: Any, y: Any, alpha: float = 1) -> Tensor:
+    """x + alpha * y, the product rounded first: torch fuses the two, or not, by place."""
+    if alpha == 1:
+        return torch.add(x, y)
     dtype = torch.result_type(x, y)
-    x, y = (each.float() if isinstance(each, Tensor) else each for each in (x, y))
-    return torch.add(x, y, alpha=alpha).to(dtype)
+    _, (x, y) = _widened(x, y)
+    return torch.add(x, y * alpha).to(dtype)
 
 
-def subtract(x: Any, y: Any, *, alpha: float = 1) -> Tensor:
-    return add(x, y, alpha=-alpha) if alpha != 1 else torch.sub(x, y)
+def subtract(x: Any, y: Any, alpha: float = 1) -> Tensor:
+    return torch.sub(x, y) if alpha == 1 else add(x, y, alpha=-alpha)
+
+
+def subtract_from(x: Any, y: Any, alpha: float = 1) -> Tensor:
+    """y - alpha * x."""
+    return torch.rsub(x, y) if alpha == 1 else add(y, x, alpha=-alpha)
+
+
+def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
+    dtype, (x, a, b) = _widened(x, a, b)
+    product: Tensor = a * b
+    return (x + (product if value == 1 else product * value)).to(dtype)
+
+
+def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
+    dtype, (x, a, b) = _widened(x, a, b)
+    quotient: Tensor = (a if value == 1 else a * value) / b
+    return (x + quotient).to(dtype)
+
+
+def lerp(start: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """From the nearer end, as torch does it."""
+    dtype, (start, end, weight) = _widened(start, end, weight)
+    way = end - start
+    near, far = start + way * weight, end - way * (1 - weight)
+    is_near = weight.abs() < 0.5 if isinstance(weight, Tensor) else torch.tensor(abs(weight) < 0.5)
+    return torch.where(is_near, near, far).to(dtype)
+
+
+def tanh_backward(dy: Tensor, y: Tensor) -> Tensor:
+    wide = y.float()
+    return (dy.float() * (1.0 - wide * wide)).to(dy.dtype)
+
+
+def sigmoid_backward(dy: Tensor, y: Tensor) -> Tensor:
+    wide = y.float()
+    return (dy.float() * ((1.0 - wide) * wide)).to(dy.dtype)

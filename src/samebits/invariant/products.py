@@ -1,8 +1,10 @@
-"""Matrix products as samebits chains: mm, addmm, bmm, baddbmm, mv, dot, each one chain over k an output.
+"""Matrix products as samebits chains: mm, addmm, bmm, baddbmm, mv, dot, grouped; each one chain over k an output.
 
 Speaks aten's argument lists. A matrix that is added is added after the product is rounded; a bias before."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -74,3 +76,36 @@ def addmv(added: Tensor, a_MK: Tensor, x_K: Tensor, *, beta: float = 1, alpha: f
 
 def dot(a_K: Tensor, b_K: Tensor) -> Tensor:
     return _gemm(a_K.unsqueeze(0), b_K.unsqueeze(1)).reshape(())
+
+
+def _groups(offs: Tensor) -> list[slice]:
+    """Where each group lies: offs are their ends."""
+    ends = [0, *offs.tolist()]
+    return [slice(start, max(start, stop)) for start, stop in pairwise(ends)]
+
+
+def grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
+               out_dtype: torch.dtype | None = None) -> Tensor:  # fmt: skip
+    """A product a group, such as an expert's: of rows of a, of columns of b, or of the axis that is summed."""
+    if bias is not None or out_dtype not in (None, a.dtype):
+        raise RefusedError("a grouped product with bias or out_dtype is not offered; add the bias after it")
+    if offs is None:
+        return bmm(a, b)
+    groups = _groups(offs)
+    if a.dim() == 2 and b.dim() == 3:
+        y = a.new_zeros(a.shape[0], b.shape[2])
+        for rows, b_KN in zip(groups, b, strict=True):
+            y[rows] = _gemm(a[rows], b_KN)
+    elif a.dim() == 3:
+        y = a.new_zeros(a.shape[1], b.shape[1])
+        for columns, a_MK in zip(groups, a, strict=True):
+            y[:, columns] = _gemm(a_MK, b[:, columns])
+    else:
+        y = torch.stack([_gemm(a[:, group], b[group]) for group in groups])
+    return y
+
+
+def resume_grouped_mm(accumulator: Tensor, a: Tensor, b: Tensor, offs: Tensor, *_: object) -> None:
+    """accumulator (groups, M, N), contiguous <- a weight gradient's chains resumed: tokens are the summed axis."""
+    for acc_MN, group in zip(accumulator, _groups(offs), strict=True):
+        torch.ops.samebits.gemm_accumulate_(acc_MN, a[:, group], b[group], backend_of(a))

@@ -11,6 +11,10 @@ class InvariantError(RuntimeError):
     """An operation whose bits could depend on the batch, the padding or the memory around a value."""
 
 
+class InvariantWarning(UserWarning):
+    """Something that the mode cannot keep and has no right to refuse; said once a block."""
+
+
 class RefusedError(Exception):
     """A routed operation was asked for in a form that samebits cannot compute; its text says which."""
 
@@ -25,7 +29,8 @@ _DROPOUT = "its random numbers depend on a value's place in the batch; use model
 _RANDOM = "its random numbers depend on a value's place in the batch; draw them before the block"
 _ATOMIC = "it adds in the order of arrival; use samebits.ops.embedding, or an index without duplicates"
 _CONVOLUTION = "samebits has no convolution; write it as a matrix product"
-_NORM = "its order depends on the sizes; use samebits.ops.grad_norm or clip_grad_norm_"
+_FUSED = "its vector and scalar forms differ; use torch.optim.AdamW(..., fused=False) or samebits.ops.adamw"
+_NORM = "its order depends on the sizes; use torch.linalg.vector_norm or samebits.ops.grad_norm.grad_norm"
 _SCAN = "a scan of floats is cut by the library; use integers or a matrix product"
 _TAIL = "on the CPU torch computes it otherwise in the last elements of a tensor; samebits has no such function"
 _TIES = "its answer among equal values depends on the sizes; use sort(stable=True)"
@@ -57,8 +62,7 @@ REASONS: Final[dict[str, str]] = {
     "multinomial": "its random numbers depend on a value's place in the batch; use samebits.ops.sample",
     **dict.fromkeys(
         (
-            "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "index_add", "index_add_", "index_put",
-            "index_put_", "_index_put_impl_", "_unsafe_index_put", "put_", "index_reduce", "index_reduce_",
+            "scatter_reduce", "scatter_reduce_", "put_", "index_reduce", "index_reduce_",
             "embedding_bag", "_embedding_bag", "_embedding_bag_dense_backward",
         ),
         _ATOMIC,
@@ -68,16 +72,24 @@ REASONS: Final[dict[str, str]] = {
         "with two values for one place the winner is not fixed; use gather or where",
     ),
     **dict.fromkeys(("convolution", "convolution_backward", "_convolution", "mkldnn_convolution"), _CONVOLUTION),
-    **dict.fromkeys(("_foreach_norm", "norm", "_fused_adamw_", "_fused_adam_", "_fused_sgd_"), _NORM),
-    **dict.fromkeys(("cumsum", "cumsum_", "cumprod", "cumprod_", "logcumsumexp", "_logcumsumexp"), _SCAN),
+    "norm": _NORM,
+    **dict.fromkeys(("_fused_adamw_", "_fused_adam_", "_fused_sgd_", "_fused_adagrad_"), _FUSED),
+    **dict.fromkeys(("cumprod", "cumprod_", "logcumsumexp", "_logcumsumexp"), _SCAN),
     **dict.fromkeys(
         (
             "sinh", "cosh", "atanh", "mish", "mish_backward", "elu", "elu_", "elu_backward", "selu", "celu", "softplus",
             "softplus_backward", "logit", "softshrink", "atan2", "logaddexp", "logaddexp2", "float_power", "hypot",
-            "pow", "pow_", "special_log_ndtr",
+            "special_log_ndtr",
         ),
         _TAIL,
     ),
-    **dict.fromkeys(("kthvalue", "median", "nanmedian", "mode", "unique_consecutive"), _TIES),
+    **dict.fromkeys(("median", "nanmedian", "mode", "unique_consecutive"), _TIES),
 }  # fmt: skip
 """Operation to reason and advice. Names without `aten::`, all overloads."""
+
+_RANKS = (
+    "ranks add in the backend's order; with DDP write `with model.no_sync():` in the block and add gradients after it"
+    " with samebits.parallel.collectives.all_reduce; with FSDP2 call samebits.parallel.fsdp.add_by_tree(model, world)"
+)
+REASONS_OF_LIBRARIES: Final[dict[str, str]] = dict.fromkeys(("c10d", "_c10d_functional"), _RANKS)
+"""Namespaces that are not aten's: DDP's reducer, FSDP's and DTensor's collectives."""

@@ -5,7 +5,7 @@ memory lives, what it was computed from; knows no operation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ class _Chain:
     strides: tuple[int, ...]
     version: int
     resume: Resume
+    crosses_rows: bool
+    """Whether the batch was summed away: a sum of such sums cannot go on, and is not remembered."""
 
 
 class Chains:
@@ -33,13 +35,39 @@ class Chains:
     def __init__(self) -> None:
         self._known: dict[int, _Chain] = {}
 
-    def remember(self, result: Tensor, resume: Resume) -> None:
-        """Only unrounded sums can go on: float32 in one piece of memory of its own."""
-        if result.dtype != torch.float32 or not result.is_contiguous() or result.numel() == 0:
+    def remember(self, result: Tensor, given: Iterable[Tensor], resume: Resume, *, crosses_rows: bool = False) -> None:
+        """A result in one piece of memory of its own, and what it was computed from."""
+        if not result.is_floating_point() or not result.is_contiguous() or result.numel() == 0:
+            return
+        if any((known := self._chain_of(each)) is not None and known.crosses_rows for each in given):
             return
         self._known = {key: chain for key, chain in self._known.items() if not chain.memory.expired()}
         memory: Any = StorageWeakRef(result.untyped_storage())  # type: ignore[no-untyped-call]
-        self._known[memory.cdata] = _Chain(memory, result.shape, result.stride(), result._version, resume)
+        self._known[memory.cdata] = _Chain(memory, result.shape, result.stride(), result._version, resume, crosses_rows)
+
+    def _chain_of(self, tensor: Tensor) -> _Chain | None:
+        chain = self._known.get(tensor.untyped_storage()._cdata) if self._known else None
+        return None if chain is None or chain.memory.expired() or tensor._version != chain.version else chain
+
+    def unrounded(self, rounded: Tensor, dtype: torch.dtype | None) -> Tensor | None:
+        """A gradient of 16 bits that is about to be widened to float32: its chains before they were rounded.
+
+        So a weight that autocast converted gets the sum itself, and the next micro-batch can go on with it."""
+        chain = self._chain_of(rounded)
+        if chain is None or dtype != torch.float32 or rounded.dtype == torch.float32:
+            return None
+        accumulator = torch.zeros(chain.shape, dtype=torch.float32, device=rounded.device)
+        if rounded.shape == chain.shape and rounded.stride() == chain.strides:
+            seen = accumulator
+        elif rounded.dim() == 2 and rounded.T.shape == chain.shape and rounded.T.stride() == chain.strides:
+            seen = accumulator.T
+        elif rounded.is_contiguous() and rounded.numel() == accumulator.numel():
+            seen = accumulator.view(rounded.shape)
+        else:
+            return None
+        chain.resume(accumulator)
+        self.remember(accumulator, (), chain.resume, crosses_rows=chain.crosses_rows)
+        return seen
 
     def forget(self, tensor: Tensor) -> None:
         """Its memory was written to: it is no longer what it was computed from."""

@@ -1,13 +1,14 @@
 """The closed table of operations that samebits computes in torch's place, by name, all overloads.
 
-Knows what goes where; the functions stand in products.py, sums.py, losses.py and pointwise.py."""
+Knows what goes where; the functions are in products.py, sums.py, additions.py, losses.py, selections.py and
+pointwise.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
 
-from samebits.invariant import losses, pointwise, products, sums
+from samebits.invariant import additions, losses, pointwise, products, selections, sums
 
 ROUTED: Final[dict[str, Callable[..., Any]]] = {
     "mm": products.mm,
@@ -16,6 +17,7 @@ ROUTED: Final[dict[str, Callable[..., Any]]] = {
     "baddbmm": products.baddbmm,
     "mv": products.mv,
     "addmv": products.addmv,
+    "_grouped_mm": products.grouped_mm,
     "dot": products.dot,
     "vdot": products.dot,
     "sum": sums.sum,
@@ -36,8 +38,21 @@ ROUTED: Final[dict[str, Callable[..., Any]]] = {
     "nll_loss_forward": losses.nll_loss,
     "nll_loss_backward": losses.nll_loss_backward,
     "embedding_dense_backward": losses.embedding_backward,
+    "_safe_softmax": losses.safe_softmax,
+    "index_put": additions.index_put,
+    "_index_put_impl": additions.index_put_impl,
+    "_unsafe_index_put": additions.index_put,
+    "index_add": additions.index_add,
+    "scatter_add": additions.scatter_add,
+    "cumsum": additions.cumsum,
+    "topk": selections.topk,
+    "sort": selections.sort,
+    "kthvalue": selections.kthvalue,
 }
-"""Sums, on every device."""
+"""Sums, and what chooses among equal values, on every device."""
+
+ROUTED_OF_OTHERS: Final[dict[str, Callable[..., Any]]] = {"transformers::grouped_mm_fallback": products.grouped_mm}
+"""Operations of other libraries, by their full name."""
 
 ROUTED_ON_CPU: Final[dict[str, Callable[..., Any]]] = {
     "exp": pointwise.exp,
@@ -56,12 +71,23 @@ ROUTED_ON_CPU: Final[dict[str, Callable[..., Any]]] = {
     "pow": pointwise.power,
     "add": pointwise.add,
     "sub": pointwise.subtract,
+    "rsub": pointwise.subtract_from,
+    "sqrt": pointwise.sqrt,
+    "addcmul": pointwise.addcmul,
+    "addcdiv": pointwise.addcdiv,
+    "lerp": pointwise.lerp,
+    "tanh_backward": pointwise.tanh_backward,
+    "sigmoid_backward": pointwise.sigmoid_backward,
 }
 """Elementwise functions. On other devices every element gets the same instructions, and torch's own are harmless."""
 
-RESUMED: Final[dict[str, Callable[..., None]]] = {
-    "mm": products.resume_mm,
-    "sum": sums.resume_sum,
-    "embedding_dense_backward": losses.resume_embedding,
+RESUMED: Final[dict[str, dict[int, Callable[..., None]]]] = {
+    "mm": {0: products.resume_mm},
+    "_grouped_mm": {0: products.resume_grouped_mm},
+    "sum": {0: sums.resume_sum},
+    "embedding_dense_backward": {0: losses.resume_embedding},
+    "native_layer_norm_backward": {1: sums.resume_layer_norm_weight, 2: sums.resume_layer_norm_bias},
+    "_fused_rms_norm_backward": {1: sums.resume_rms_norm_weight},
 }
-"""Weight gradients: (float32 accumulator, the operation's arguments) -> the accumulator's chains gone on with."""
+"""Weight gradients, by their place among the results: (float32 accumulator, the operation's arguments) -> its chains
+gone on with."""

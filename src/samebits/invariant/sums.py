@@ -11,14 +11,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from samebits.invariant.pointwise import exp, log, rsqrt
+from samebits.invariant.pointwise import exp, log, rsqrt, sqrt
 from samebits.invariant.products import backend_of
 from samebits.invariant.refused import RefusedError
 
 
 def _axes(x: Tensor, dim: int | Sequence[int] | None) -> list[int]:
     given = [dim] if isinstance(dim, int) else list(dim or ())
+    if x.dim() == 0:
+        return []
     return sorted({axis % x.dim() for axis in given}) if given else list(range(x.dim()))
+
+
+def sums_over_rows(x: Tensor, dim: int | Sequence[int] | None = None, *_: object) -> bool:
+    """Whether the first axis, a batch's, is among those that are summed away."""
+    return 0 in _axes(x, dim)
 
 
 def float32_sum(x: Tensor, dim: int | Sequence[int] | None, keepdim: bool) -> Tensor:
@@ -34,6 +41,8 @@ def resume_sum(accumulator: Tensor, x: Tensor, dim: int | Sequence[int] | None =
     """accumulator, contiguous <- its chains resumed with x's terms."""
     backend, axes = backend_of(x), _axes(x, dim)
     terms = _count(x, dim)
+    if x.numel() == 0:
+        return
     if axes == list(range(len(axes))):  # leading axes: rows are added to one row
         torch.ops.samebits.gemm_accumulate_(
             accumulator.view(1, -1), x.new_ones(1, terms), x.reshape(terms, -1), backend
@@ -77,17 +86,19 @@ def var(x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float 
 
 def std(x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float | None = None,
         keepdim: bool = False) -> Tensor:  # fmt: skip
-    return var(x.float(), dim, correction=correction, keepdim=keepdim).sqrt().to(x.dtype)
+    return sqrt(var(x.float(), dim, correction=correction, keepdim=keepdim)).to(x.dtype)
 
 
 def vector_norm(x: Tensor, order: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False, *,
                 dtype: torch.dtype | None = None) -> Tensor:  # fmt: skip
-    if order not in (1, 2):
-        raise RefusedError(f"a norm of order {order} is not offered; allowed: 1, 2")
+    if order not in (1, 2, math.inf):
+        raise RefusedError(f"a norm of order {order} is not offered; allowed: 1, 2, inf")
     backend_of(x)
     wide = x.float()
+    if order == math.inf and x.numel():
+        return wide.abs().amax(_axes(x, dim), keepdim).to(dtype or x.dtype)
     total = float32_sum(wide.abs() if order == 1 else wide * wide, dim, keepdim)
-    return (total if order == 1 else total.sqrt()).to(dtype or x.dtype)
+    return (total if order == 1 else sqrt(total)).to(dtype or x.dtype)
 
 
 def logsumexp(x: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Tensor:
@@ -132,6 +143,20 @@ def layer_norm_backward(dy: Tensor, x: Tensor, shape: Sequence[int], centre: Ten
     return dx, dweight, dbias
 
 
+def resume_layer_norm_weight(accumulator: Tensor, dy: Tensor, x: Tensor, shape: Sequence[int], centre: Tensor,
+                             scale: Tensor, *_: object) -> None:  # fmt: skip
+    _resume_rows(accumulator, dy.float() * ((x.float() - centre) * scale), shape)
+
+
+def resume_layer_norm_bias(accumulator: Tensor, dy: Tensor, x: Tensor, shape: Sequence[int], *_: object) -> None:
+    _resume_rows(accumulator, dy, shape)
+
+
+def _resume_rows(accumulator: Tensor, terms: Tensor, shape: Sequence[int]) -> None:
+    width = math.prod(shape)
+    resume_sum(accumulator.view(width), terms.reshape(-1, width), 0)
+
+
 def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
     """The room's own; without a weight it is multiplied by ones, which changes nothing."""
     import samebits.ops.rmsnorm  # noqa: F401  registers it
@@ -157,3 +182,11 @@ def rms_norm_backward(dy: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor,
         torch.ops.samebits.rmsnorm_dweight_(accumulator, dy_MH, x_MH, rstd_M, backend)
         dweight = accumulator.to(weight.dtype).reshape(weight.shape)
     return dx, dweight
+
+
+def resume_rms_norm_weight(accumulator: Tensor, dy: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor,
+                           *_: object) -> None:  # fmt: skip
+    width = math.prod(shape)
+    torch.ops.samebits.rmsnorm_dweight_(
+        accumulator.view(width), dy.reshape(-1, width), x.reshape(-1, width), rstd.reshape(-1), backend_of(x)
+    )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from samebits.invariant.products import backend_of
+from samebits.ops.attention import HEAD_MULTIPLE, LONGEST_HEAD
 
 NAME = "samebits"
 
@@ -62,11 +63,10 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
               cu_seq_lens_q: Tensor | None = None, cu_seq_lens_k: Tensor | None = None,
               **unused: Any) -> tuple[Tensor, None]:  # fmt: skip
     """(batch, heads, length, head size) tensors in, (batch, length, heads, head size) out, as transformers wants it."""
-    import samebits.ops.attention  # noqa: F401  registers it
-
     backend = backend_of(query)
     _check_arguments(module, dropout, unused)
     B, heads, S, D = query.shape
+    width = _check_sizes(module, query, key, value)
     if attention_mask is not None:
         key, value = _all_keys(key, value, attention_mask.shape[-1])
     K = key.shape[2]
@@ -83,13 +83,35 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
             row = torch.arange(B, device=query.device)
             q_start, q_length, k_start, k_length = row * S, torch.full_like(row, S), row * K, torch.full_like(row, K)
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
-    flat = [x.transpose(1, 2).reshape(-1, x.shape[1], D) for x in (query, key, value)]
+    flat = [_widened(x, width).transpose(1, 2).reshape(-1, x.shape[1], width) for x in (query, key, value)]
     out, _ = torch.ops.samebits.attention(
         *flat, q_start, q_length, k_start, k_length, None, 0, S if cu_seq_lens_q is None else B * S,
         K if cu_seq_lens_q is None else B * K, bool(causal), sliding_window or 0,
         1.0 / math.sqrt(D) if scaling is None else float(scaling), softcap or 0.0, backend,
     )  # fmt: skip
-    return out.reshape(B, S, heads, D), None
+    return out.reshape(B, S, heads, width)[..., : value.shape[-1]], None
+
+
+def _check_sizes(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor) -> int:
+    """The head size to compute with: that of values may differ, and zeros that are added to a head change nothing."""
+    shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
+    heads = key.shape[1]
+    if query.shape[-1] != key.shape[-1] or value.shape[1:3] != key.shape[1:3] or not heads or query.shape[1] % heads:
+        raise ValueError(
+            f"attention 'samebits': q, k, v of {type(module).__name__} have shapes {shapes}; allowed: (batch, heads,"
+            " length, head size), equal head sizes of q and k, heads of q a multiple of those of k and v"
+        )
+    width = -(-max(query.shape[-1], value.shape[-1]) // HEAD_MULTIPLE) * HEAD_MULTIPLE
+    if width > LONGEST_HEAD:
+        raise ValueError(
+            f"attention 'samebits': q, k, v of {type(module).__name__} have shapes {shapes}; allowed: head sizes up to"
+            f" {LONGEST_HEAD}; leave attn_implementation away for others"
+        )
+    return width
+
+
+def _widened(x: Tensor, width: int) -> Tensor:
+    return x if x.shape[-1] == width else torch.nn.functional.pad(x, (0, width - x.shape[-1]))
 
 
 def _check_arguments(module: torch.nn.Module, dropout: float, unused: dict[str, Any]) -> None:

@@ -47,6 +47,10 @@ class _Catching:
                 for device in ("CPU", "CUDA"):
                     self._library.impl(name, _caught(name), f"Autograd{device}")
 
+    def any_open(self) -> bool:
+        """Whether a block is open in any thread."""
+        return self._open > 0
+
     def stop(self) -> None:
         with self._lock:
             self._open -= 1

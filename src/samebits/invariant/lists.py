@@ -1,0 +1,40 @@
+"""Operations on lists of tensors, `_foreach_*`, taken apart into the operation on each: what decides about one decides.
+
+Knows how torch names them and nothing of what they compute."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+PREFIX: Final = "_foreach_"
+_OTHER_NAMES: Final = {"norm": "linalg_vector_norm"}
+_BY_KEYWORD: Final = ("value", "alpha", "dtype")
+"""Arguments that the single operation takes by name only."""
+
+
+def single(name: str) -> Any:
+    """`torch.ops.aten.add_` for `_foreach_add_`; None where torch has no such operation."""
+    name = name.removeprefix(PREFIX)
+    return getattr(torch.ops.aten, _OTHER_NAMES.get(name, name), None)
+
+
+def one_by_one(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The results in order. Lists among the arguments, of tensors or of numbers, give one item to each call."""
+    operation, length = single(name), len(args[0])
+    names = [argument.name for argument in func._schema.arguments]
+    named = {
+        "value" if key == "scalars" and "addc" in name else key: each for key, each in zip(names, args, strict=False)
+    }
+    named |= kwargs
+    kwargs = {key: each for key, each in named.items() if key in _BY_KEYWORD}
+    args = tuple(each for key, each in named.items() if key not in _BY_KEYWORD)
+
+    def item(value: Any, place: int) -> Any:
+        return value[place] if isinstance(value, (list, tuple)) and len(value) == length else value
+
+    return [
+        operation(*(item(each, place) for each in args), **{key: item(each, place) for key, each in kwargs.items()})
+        for place in range(length)
+    ]

@@ -1,0 +1,30 @@
+"""Default transformers models, no word about attention: four families here, all of them in tests/long."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from tests.invariant.families import FAMILIES, KEPT, judge, verdict
+
+QUICK = ("llama", "gpt2", "qwen3_moe", "deepseek_v3", "bloom", "bert", "t5")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_default_model_keeps_its_bits(name: str) -> None:
+    """Alone, batched, padded on both sides, in chunks, decoded; logits, input gradients and all weight gradients."""
+    assert verdict(judge(name)) == KEPT
+
+
+def test_in_bfloat16_too() -> None:
+    assert verdict(judge("llama", torch.bfloat16)) == KEPT
+
+
+def test_without_the_mode_they_do_not() -> None:
+    """The negative control."""
+    assert verdict(judge("llama", around=nullcontext)).startswith("WRONG")
+
+
+def test_there_are_more_than_twenty() -> None:
+    assert len(FAMILIES) >= 20 and set(QUICK) <= set(FAMILIES)
