@@ -73,7 +73,7 @@ def test_attention_is_the_same_alone_and_padded(dtype: torch.dtype) -> None:
             total = before + 37 + after
             seen = torch.ones(total, total, dtype=torch.bool, device="cuda").tril()
             seen &= torch.arange(total, device="cuda") >= before
-            whole = run(*beside_noise(parts, before, after), attn_mask=seen)
+            whole = run(*(each.cuda() for each in beside_noise(parts, before, after)), attn_mask=seen)
             assert all(same_bits(a[0], b[1, :, before : before + 37]) for a, b in zip(alone, whole, strict=True))
     assert mode.routed[NAME] == 4 and not mode.unvouched
 

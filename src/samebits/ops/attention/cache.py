@@ -111,7 +111,8 @@ class Cache(ABC):
         check_equal("attention", "the number of lengths", len(self.lengths), "that of sequences", len(rooms))
         for n, (length, room) in enumerate(zip(self.lengths, rooms, strict=True)):
             if type(length) is not int or not 0 <= length <= room:
-                raise ValueError(
+                wrong = ValueError if type(length) in (int, float) else TypeError
+                raise wrong(
                     f"attention: lengths[{n}] is {length!r:.60}; allowed: 0 to {room}, the capacity of the cache"
                 )
 
