@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import StaticCache
 
 from samebits.invariant import invariant_mode
-from samebits.invariant.transformers import padding_mask
+from samebits.invariant.transformers import padding_mask, register
 from samebits.numerics.bits import same_bits
 
 KINDS = ("llama", "qwen3")
@@ -239,6 +239,7 @@ def test_values_of_another_head_size_keep_their_bits() -> None:
     """DeepSeek's heads of keys and values differ, and neither is a multiple of 8."""
     from tests.invariant.families import build
 
+    register()
     model, ids = build("deepseek_v3"), ids_of(2, 13)
     model.set_attn_implementation("samebits")
     with invariant_mode(), torch.no_grad():
