@@ -56,6 +56,10 @@ class Report:
 
     findings: tuple[Finding, ...]
     environment: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What a reader should know about the reach of the findings."""
+    coverage: dict[str, Any] = field(default_factory=dict)
+    """What was tried, counted, where inputs were searched for."""
 
     @property
     def verdict(self) -> Verdict:
@@ -82,6 +86,8 @@ class Report:
             "counts": self.counts(),
             "environment": self.environment,
             "findings": [asdict(finding) for finding in self.findings],
+            "notes": list(self.notes),
+            "coverage": self.coverage,
         }
 
     def as_json(self) -> str:
