@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import typer
 
+from samebits.checker.driving import UnjudgedError
 from samebits.cli.commands.check import check
 from samebits.cli.commands.contract import app as contract
 from samebits.cli.commands.demo import demo
@@ -56,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(str(getattr(error, "format_message", error.__str__)()), 2)
     except ValueError as error:
         _fail(str(error), 2)
-    except NativeError as error:
-        _fail(str(error), 3)
+    except (NativeError, UnjudgedError) as error:
+        _fail(f"could not be judged: {error}" if isinstance(error, UnjudgedError) else str(error), 3)
     sys.exit(code or 0)
 
 

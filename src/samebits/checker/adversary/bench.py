@@ -105,7 +105,9 @@ class Bench:
             "keywords": dict(self.form.keywords), "scalars": dict(self.form.scalars), "mode": trial.mode,
             "threads": trial.threads, "watch": watch, "poison": trial.poison, "nudge": nudge,
         }  # fmt: skip
-        said, results = worker.ask(header, {"index": Array("int64", index.astype(np.uint64))}, self._limit(trial, worker))
+        said, results = worker.ask(
+            header, {"index": Array("int64", index.astype(np.uint64))}, self._limit(trial, worker)
+        )
         self.calls += 1
         if "raised" in said:
             raise RaisedError(said["raised"])
@@ -138,7 +140,9 @@ class Bench:
         if backward and with_gradient not in worker.loaded:
             shape, dtype = self.shapes[trial.problem]
             cotangent = cotangents(trial, pool, shape, getattr(torch, dtype))
-            worker.ask({"do": "load", "pool": key, "most": POOLS_KEPT}, {"cotangent": array_of(cotangent)}, FIRST_CALL_SECONDS)
+            worker.ask(
+                {"do": "load", "pool": key, "most": POOLS_KEPT}, {"cotangent": array_of(cotangent)}, FIRST_CALL_SECONDS
+            )
             worker.loaded.add(with_gradient)
 
     def elements(self, sizes: tuple[int, ...]) -> int:
@@ -149,7 +153,12 @@ class Bench:
         """The function on these very tensors, for who asks for orders."""
         names = self.form.order[: len(tensors)]
         arrays = {name: array_of(tensor) for name, tensor in zip(names, tensors, strict=True)}
-        header = {"do": "raw", "order": list(names), "keywords": dict(self.form.keywords), "scalars": dict(self.form.scalars)}
+        header = {
+            "do": "raw",
+            "order": list(names),
+            "keywords": dict(self.form.keywords),
+            "scalars": dict(self.form.scalars),
+        }
         said, results = self.worker.ask(header, arrays, FIRST_CALL_SECONDS)
         self.calls += 1
         if "raised" in said:

@@ -35,7 +35,9 @@ def array_of(tensor: Tensor) -> Array:
     if dtype not in WIDTHS:
         raise ReturnedError(f"returned dtype {dtype}; allowed: {', '.join(WIDTHS)}")
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    bits = plain.view(_SIGNED[WIDTHS[dtype]]) if plain.dim() else plain.reshape(1).view(_SIGNED[WIDTHS[dtype]]).reshape(())
+    bits = (
+        plain.view(_SIGNED[WIDTHS[dtype]]) if plain.dim() else plain.reshape(1).view(_SIGNED[WIDTHS[dtype]]).reshape(())
+    )
     return Array(dtype, bits.numpy().view(CARRIERS[WIDTHS[dtype]]).copy())
 
 
@@ -91,7 +93,9 @@ class Executor:
             said["fingerprint"], said["lines"] = watch.fingerprint(), watch.lines()
         if "overwritten" not in said and self.held is not None and _bytes(self.held) != self.held_bits:
             said["overwritten"] = "by this call"
-        said["changed"] = [name for name, value in given.items() if not np.array_equal(array_of(value).bits, before[name])]
+        said["changed"] = [
+            name for name, value in given.items() if not np.array_equal(array_of(value).bits, before[name])
+        ]
         self.held, self.held_bits = results[OUTPUT], _bytes(results[OUTPUT])
         said["differentiable"] = results[OUTPUT].requires_grad
         said["shares"] = [name for name, value in given.items() if _share_memory(value, results[OUTPUT])]
@@ -130,7 +134,9 @@ class Executor:
                 buffer.copy_(values)
         return buffer
 
-    def _run(self, header: Mapping[str, Any], given: Mapping[str, Tensor], cotangent: Tensor | None) -> dict[str, Tensor]:
+    def _run(
+        self, header: Mapping[str, Any], given: Mapping[str, Tensor], cotangent: Tensor | None
+    ) -> dict[str, Tensor]:
         by_name = {header["keywords"][name]: value for name, value in given.items() if name in header["keywords"]}
         by_place = [value for name, value in given.items() if name not in header["keywords"]]
         output = self.function(*by_place, **by_name, **header["scalars"])

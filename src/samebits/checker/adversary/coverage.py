@@ -56,7 +56,9 @@ class Coverage:
         text = [f"{self.calls} calls; {rows}, {axes} ({len(self.problems)} different); {formats}"]
         for way, title in TITLES.items():
             if self.ways[way]:
-                text.append(f"{title}: {self.ways[way]} calls; a fault in {self.met(way):.2%} of such calls is met with 95 %")
+                text.append(
+                    f"{title}: {self.ways[way]} calls; a fault in {self.met(way):.2%} of such calls is met with 95 %"
+                )
         if self.lines and self.lines[1]:
             missed = f"; never: line{'s' if len(self.missed) > 1 else ''} {_ranges(self.missed)}" if self.missed else ""
             text.append(f"{self.lines[0]} of {self.lines[1]} lines of its Python were reached{missed}")

@@ -126,9 +126,20 @@ class Examination:
         promise = self._promise(trial) if found else "accuracy"
         found = found or shrinker.far(trial)
         if found is None:
-            findings = [self._finding(self._promise(trial), Verdict.HOLDS, 1, f"{trial}: agrees with its rows alone, and is near enough to exact")]
+            findings = [
+                self._finding(
+                    self._promise(trial),
+                    Verdict.HOLDS,
+                    1,
+                    f"{trial}: agrees with its rows alone, and is near enough to exact",
+                )
+            ]
         else:
-            findings = [self._finding(promise, Verdict.DOES_NOT_HOLD, 1, self._words(replace(found, trial=trial)), self._again(trial))]
+            findings = [
+                self._finding(
+                    promise, Verdict.DOES_NOT_HOLD, 1, self._words(replace(found, trial=trial)), self._again(trial)
+                )
+            ]
         return Report(findings=tuple(findings), environment=environment())
 
     def _search(self) -> Search:
@@ -175,34 +186,50 @@ class Examination:
     def _words(self, difference: Difference) -> str:
         trial = difference.trial
         ways = [TITLES[way] for way in ways_of(trial)] or ["the same call again"]
-        against = "" if difference.raised else ", against the plainest call of the same rows" if difference.other else ""
+        against = (
+            "" if difference.raised else ", against the plainest call of the same rows" if difference.other else ""
+        )
         return f"{trial}: {difference.words} [{'; '.join(ways)}{against}]"
 
     def _passes(self, search: Search) -> list[Finding]:
         findings = []
         counts = {
-            promise: sum(search.coverage.ways[way] for way, each in PROMISES.items() if each == promise) for promise in JUDGED
+            promise: sum(search.coverage.ways[way] for way, each in PROMISES.items() if each == promise)
+            for promise in JUDGED
         }
         counts["accuracy"] = search.nearness
         for promise in self.request.promises:
             if promise == "order":
                 continue
             if not counts[promise]:
-                why = "threads cannot be varied in a fork of this process" if promise == "tile" and not self.stranger.threads_vary else "no call tried it"
+                why = (
+                    "threads cannot be varied in a fork of this process"
+                    if promise == "tile" and not self.stranger.threads_vary
+                    else "no call tried it"
+                )
                 findings.append(self._finding(promise, Verdict.COULD_NOT_BE_JUDGED, 0, why))
                 continue
-            detail = f"worst error {search.share:.3f} of the bound" if promise == "accuracy" else "no two calls disagreed"
+            detail = (
+                f"worst error {search.share:.3f} of the bound" if promise == "accuracy" else "no two calls disagreed"
+            )
             findings.append(self._finding(promise, Verdict.HOLDS, counts[promise], detail))
         return findings
 
     def _report(self, findings: Sequence[Finding], search: Search, *, stopped: bool) -> Report:
         notes = [f"not asked: {self.request.origin.name}: {note}" for note in self.probed.notes]
         if not self.stranger.threads_vary:
-            notes.append("it runs in a fork of this process, for no other can import it; the number of threads was not varied")
+            notes.append(
+                "it runs in a fork of this process, for no other can import it; the number of threads was not varied"
+            )
         if stopped:
             notes.append("the search ended at the first difference; nothing is said about other promises")
         covered = search.coverage.lines_of_text(search.letters)
-        return Report(findings=tuple(findings), environment=environment(), notes=(*covered, *notes), coverage=search.coverage.as_dict())
+        return Report(
+            findings=tuple(findings),
+            environment=environment(),
+            notes=(*covered, *notes),
+            coverage=search.coverage.as_dict(),
+        )
 
     def _finding(self, promise: str, verdict: Verdict, cases: int, detail: str, again: str = "") -> Finding:
         return Finding(

@@ -65,7 +65,9 @@ class Ledger:
                 return difference
         return None
 
-    def _row_by_row(self, trial: Trial, name: str, found: Array, index: np.ndarray, kinds: Sequence[str]) -> Difference | None:
+    def _row_by_row(
+        self, trial: Trial, name: str, found: Array, index: np.ndarray, kinds: Sequence[str]
+    ) -> Difference | None:
         key = (trial.problem, name)
         known = self.rows.get(key)
         if known is None:
@@ -75,7 +77,11 @@ class Ledger:
             known = self.rows[key] = _Rows(empty, np.zeros(len(kinds), bool), [None] * len(kinds))
         if (found.dtype, found.bits.shape[1:]) != (known.array.dtype, known.array.bits.shape[1:]):
             sides = [f"rows of {list(each.bits.shape[1:])} {each.dtype}" for each in (known.array, found)]
-            return Difference(trial=trial, words=f"{label(name)}: {sides[0]} != {sides[1]}", other=known.first[int(np.argmax(known.known))])
+            return Difference(
+                trial=trial,
+                words=f"{label(name)}: {sides[0]} != {sides[1]}",
+                other=known.first[int(np.argmax(known.known))],
+            )
         # Rows seen for the first time are written down before all are compared, so that copies within one call must agree.
         for place in np.flatnonzero(~known.known[index]):
             row = int(index[place])

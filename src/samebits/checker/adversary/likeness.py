@@ -78,11 +78,19 @@ def candidates(own_name: str, parameters: Sequence[Sequence[Any]] | None, like: 
             fitting[name] = form_of(door, parameters, own_name)
         except ValueError:
             continue
-    hints = [(len(word), name) for word, name in {**{each: each for each in known}, **NAMES}.items() if word in own_name.lower()]
+    hints = [
+        (len(word), name)
+        for word, name in {**{each: each for each in known}, **NAMES}.items()
+        if word in own_name.lower()
+    ]
     for _, name in sorted(hints, reverse=True):
         if name in fitting:
             return [fitting[name]]
     if hints:  # the name tells and the signature disagrees: say so
         return [form_of(known[max(hints)[1]], parameters, own_name)]
-    spelled = [form for form in fitting.values() if parameters and [each for each, _, _ in parameters][: len(form.order)] == list(form.order)]
+    spelled = [
+        form
+        for form in fitting.values()
+        if parameters and [each for each, _, _ in parameters][: len(form.order)] == list(form.order)
+    ]
     return spelled if len(spelled) == 1 else list(fitting.values())

@@ -46,7 +46,9 @@ def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -
     places = pool.finite(kinds)
     if not places:
         return Nearness(share=0.0)
-    floats = tuple(name for name in bench.form.order if pool.arguments[name].is_floating_point() and name not in problem.omit)
+    floats = tuple(
+        name for name in bench.form.order if pool.arguments[name].is_floating_point() and name not in problem.omit
+    )
     wanted = tuple(name for name in floats if name not in door.without_gradient)
     trial = replace(problem, sizes=(len(places), *problem.sizes[1:]), pick=_picked(places),
                     requires=wanted if bench.differentiable else ())  # fmt: skip
@@ -80,7 +82,10 @@ def judge_specials(bench: Bench, problem: Trial) -> Difference | None:
                          ("an infinity was lost", exact.isinf() & (found != exact))):  # fmt: skip
         if bool(wrong.any()):
             at = tuple(int(place[0]) for place in torch.nonzero(wrong, as_tuple=True))
-            return Difference(trial=trial, words=f"{label(OUTPUT)}: {words}: first {list(at)}: {float(found[at])}, exact {float(exact[at])}")
+            return Difference(
+                trial=trial,
+                words=f"{label(OUTPUT)}: {words}: first {list(at)}: {float(found[at])}, exact {float(exact[at])}",
+            )
     return None
 
 
@@ -117,6 +122,9 @@ def _within(found: Tensor, bounded: Bounded, *, zero_signs: bool) -> tuple[float
         at = tuple(int(place[0]) for place in torch.nonzero(outside, as_tuple=True))
         count = f"{int(outside.sum())} of {outside.numel()} beyond the bound of any order"
         sides = f"{hexadecimal(float(value[at]))}, exact {hexadecimal(float(exact[at]))}"
-        return 1.0, f"{count}; first {list(at)}: {sides}, error {float(error[at]):.3g}, allowed {float(allowed[at]):.3g}"
+        return (
+            1.0,
+            f"{count}; first {list(at)}: {sides}, error {float(error[at]):.3g}, allowed {float(allowed[at]):.3g}",
+        )
     used = torch.where(allowed > 0, error / allowed, 0.0)
     return (float(used.max()) if used.numel() else 0.0), ""

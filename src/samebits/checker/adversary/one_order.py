@@ -24,13 +24,17 @@ SECONDS = 8.0
 CALLS_A_REVELATION = 400
 
 
-def judge_order(probed: Probed, declared: str | None, finding: Callable[..., Finding], tell: Callable[[str], None]) -> list[Finding]:
+def judge_order(
+    probed: Probed, declared: str | None, finding: Callable[..., Finding], tell: Callable[[str], None]
+) -> list[Finding]:
     """At most one finding: where the operator's output does not show its sum, nothing is asked."""
     bench = probed.bench
     door = bench.form.door
     if door.probe is None:
         if declared:
-            return [finding("order", Verdict.COULD_NOT_BE_JUDGED, 0, f"the output of {door.name} does not show its sum")]
+            return [
+                finding("order", Verdict.COULD_NOT_BE_JUDGED, 0, f"the output of {door.name} does not show its sum")
+            ]
         return []
     tell("the order of its sums")
 
@@ -52,19 +56,32 @@ def judge_order(probed: Probed, declared: str | None, finding: Callable[..., Fin
         except CallError as reason:
             return [finding("order", Verdict.COULD_NOT_BE_JUDGED, number, f"{rows} rows of {TERMS} terms: {reason}")]
         if found.order is None:
-            return [finding("order", Verdict.COULD_NOT_BE_JUDGED, number, found.verdict.partition(": ")[2] or found.verdict)]
+            return [
+                finding("order", Verdict.COULD_NOT_BE_JUDGED, number, found.verdict.partition(": ")[2] or found.verdict)
+            ]
         plain &= found.holds
         identity = digest(found.order)
         known.setdefault(identity, []).append(rows)
         words[identity] = describe(found.order)
     if len(known) > 1:
         parts = [f"rows {', '.join(map(str, rows))} use {words[each]} [{each[:12]}]" for each, rows in known.items()]
-        return [finding("order", Verdict.DOES_NOT_HOLD, len(ROWS), f"{len(known)} orders for {TERMS} terms: {'; '.join(parts)}")]
+        return [
+            finding(
+                "order", Verdict.DOES_NOT_HOLD, len(ROWS), f"{len(known)} orders for {TERMS} terms: {'; '.join(parts)}"
+            )
+        ]
     (identity,) = known
     if declared and (identity != digest(declared_order(declared, TERMS)) or not plain):
         beside = "" if plain else ", in a wider or compensated accumulator"
-        return [finding("order", Verdict.DOES_NOT_HOLD, len(ROWS), f"found {words[identity]}{beside}; declared {declared}: {describe(declared_order(declared, TERMS))}")]
-    note = words[identity] if plain else f"{words[identity]}, in an accumulator that is wider than float32 or compensated"
+        return [
+            finding(
+                "order",
+                Verdict.DOES_NOT_HOLD,
+                len(ROWS),
+                f"found {words[identity]}{beside}; declared {declared}: {describe(declared_order(declared, TERMS))}",
+            )
+        ]
+    note = (
+        words[identity] if plain else f"{words[identity]}, in an accumulator that is wider than float32 or compensated"
+    )
     return [finding("order", Verdict.HOLDS, len(ROWS), f"one order for all rows: {note}")]
-
-

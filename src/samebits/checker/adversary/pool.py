@@ -22,7 +22,17 @@ MIXED = (
     "cancelling", "integers", "signed_zeros", "normal", "normal",
 )  # fmt: skip
 # What an exact value can be compared with: nothing overflows or underflows on the way.
-FINITE_KINDS = ("normal", "zero", "minus_zero", "integers", "constant", "one_hot", "copy", "almost_copy", "signed_zeros")
+FINITE_KINDS = (
+    "normal",
+    "zero",
+    "minus_zero",
+    "integers",
+    "constant",
+    "one_hot",
+    "copy",
+    "almost_copy",
+    "signed_zeros",
+)
 # Sums of products stay finite and exact enough on these too.
 FINITE_SUM_KINDS = (*FINITE_KINDS, "wide", "cancelling", "probe")
 SHARED = ("normal", "ones", "integers", "wide", "signed_zeros", "subnormal")

@@ -48,7 +48,9 @@ def probe(stranger: Stranger, forms: Sequence[Form], formats: Sequence[str], nam
             fitting.append(probed)
     if len(fitting) == 1:
         return fitting[0]
-    known = ", ".join(form.door.name for form in (probed.bench.form for probed in fitting)) or ", ".join(form.door.name for form in forms)
+    known = ", ".join(form.door.name for form in (probed.bench.form for probed in fitting)) or ", ".join(
+        form.door.name for form in forms
+    )
     raise ValueError(f"{name!r} does not tell what it is like; say which with `like`: {known}")
 
 
@@ -73,7 +75,9 @@ def _probed(bench: Bench, formats: Sequence[str]) -> Probed:
     wanted = _gradients(bench, base) if door.differentiable else ()
     if door.differentiable and not wanted:
         notes.append("gradients, for its output has none")
-    return Probed(bench=bench, formats=tuple(taken), with_gradient=wanted, numbers=_numbers(bench, base), notes=tuple(notes))
+    return Probed(
+        bench=bench, formats=tuple(taken), with_gradient=wanted, numbers=_numbers(bench, base), notes=tuple(notes)
+    )
 
 
 def _base(bench: Bench, format: str) -> Trial:

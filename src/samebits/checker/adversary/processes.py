@@ -4,8 +4,8 @@ The function never runs in the checker's own process. What exits, crashes, hangs
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import json
 import os
 import secrets
 import signal
@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import torch
 
+import samebits
 from samebits.checker.adversary.calling import Executor
 from samebits.checker.adversary.frames import Array, BrokenPipeMessageError, LateError, receive, send
 from samebits.checker.adversary.origins import Origin
@@ -44,11 +45,14 @@ class Worker:
     wait: Callable[[], int]
     log: IO[bytes]
     calls: int = 0
+    ended: bool = False
     loaded: set[str] = field(default_factory=set)
     order: list[str] = field(default_factory=list)
     """Pools that the process holds, oldest first."""
 
-    def ask(self, header: Mapping[str, Any], arrays: Mapping[str, Array], seconds: float) -> tuple[dict[str, Any], dict[str, Array]]:
+    def ask(
+        self, header: Mapping[str, Any], arrays: Mapping[str, Array], seconds: float
+    ) -> tuple[dict[str, Any], dict[str, Array]]:
         """One answer, or an UnjudgedError that says what became of the process."""
         number = secrets.token_hex(8)
         try:
@@ -77,6 +81,7 @@ class Worker:
         return f"ended its process in the middle of a call, exit code {os.waitstatus_to_exitcode(status)}{_last_line(self.log)}"
 
     def _reap(self) -> int | None:
+        self.ended = True
         with contextlib.suppress(OSError):
             # A process that closed the pipe and lives on is ended.
             deadline = time.monotonic() + 0.5
@@ -91,6 +96,9 @@ class Worker:
 
     def end(self) -> None:
         """Ends the process and whatever it started."""
+        if self.ended:
+            return
+        self.ended = True
         self.pipe.close()
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -114,37 +122,70 @@ def _last_line(log: IO[bytes]) -> str:
     return f" ({lines[-1].strip()[:200]})" if lines else ""
 
 
+class Nursery:
+    """The process with torch and nothing of anyone's; one for each hash seed, kept while this process lives."""
+
+    kept: ClassVar[dict[tuple[int, int], Nursery]] = {}
+
+    def __init__(self, hash_seed: int) -> None:
+        self.control, there = socket.socketpair()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "samebits.checker.adversary.stranger_process", str(there.fileno())],
+            pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+            env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(Path(samebits.__file__).parents[1])},
+        )  # fmt: skip
+        there.close()
+        atexit.register(self.close, os.getpid())
+
+    @classmethod
+    def of(cls, hash_seed: int) -> Nursery:
+        """The one of this process; a fork of it gets its own."""
+        key = (os.getpid(), hash_seed)
+        if key not in cls.kept or cls.kept[key].process.poll() is not None:
+            cls.kept[key] = cls(hash_seed)
+        return cls.kept[key]
+
+    def close(self, owner: int) -> None:
+        if owner == os.getpid():
+            self.control.close()
+            self.process.wait()
+
+
+def fork_over(control: socket.socket, descriptors: list[int]) -> tuple[int, Callable[[], int]]:
+    """Asks a process for a fork that works for these descriptors: its number, and how to wait for its end."""
+    socket.send_fds(control, [b"fork"], descriptors)
+    pid = int(_line(control))
+
+    def wait() -> int:
+        control.sendall(f"wait{pid}".encode())
+        return int(_line(control))
+
+    return pid, wait
+
+
 class Stranger:
     """A function, imported in a process of its own, from which workers are forked."""
 
-    def __init__(self, origin: Origin, backend_device: str, hash_seed: int = 0) -> None:
-        self.origin, self.device, self.hash_seed = origin, backend_device, hash_seed
+    def __init__(self, origin: Origin, device: str, hash_seed: int = 0) -> None:
+        self.origin, self.device, self.hash_seed = origin, device, hash_seed
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this does
         self.threads_vary = not origin.forks
         self.workers: list[Worker] = []
-        self.process: subprocess.Popen[bytes] | None = None
+        self.others: list[Stranger] = []
         self.facts: dict[str, Any] = {}
+        self.pid = 0
         if not origin.forks:
             self._start()
 
     def _start(self) -> None:
-        here, there = socket.socketpair()
-        # The checker's own modules come from where they came from here, before any of the user's folders.
-        path = [entry or os.getcwd() for entry in sys.path]
+        self.control, there = socket.socketpair()
+        self.pid, self.wait = fork_over(Nursery.of(self.hash_seed).control, [there.fileno(), self.log.fileno()])
+        there.close()
         origin = {"name": self.origin.name, "path": self.origin.path, "file": self.origin.file,
                   "attribute": self.origin.attribute, "pickled": self.origin.pickled}  # fmt: skip
-        request = json.dumps({"origin": origin, "device": self.device, "path": path})
-        code = (
-            "import sys, runpy; sys.argv[0] = 'samebits'; "
-            "runpy.run_module('samebits.checker.adversary.stranger_process', run_name='__main__')"
-        )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, str(there.fileno()), request], pass_fds=[there.fileno()], stdin=subprocess.DEVNULL,
-            stdout=self.log, stderr=self.log, start_new_session=True,
-            env={**os.environ, "PYTHONHASHSEED": str(self.hash_seed), "PYTHONPATH": os.pathsep.join(path)},
-        )  # fmt: skip
-        there.close()
-        self.control = here
+        path = [entry or os.getcwd() for entry in sys.path]
+        send(self.control, {"origin": origin, "device": self.device, "path": path, "folder": os.getcwd(),
+                            "environment": dict(os.environ)})  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """What the function is; waits for its import. No such function is a ValueError, one that fails an UnjudgedError."""
@@ -159,8 +200,8 @@ class Stranger:
         except LateError:
             raise UnjudgedError(f"cannot be imported: the import took more than {IMPORT_SECONDS:.0f} s") from None
         except BrokenPipeMessageError:
-            assert self.process is not None
-            code = self.process.wait()
+            code = os.waitstatus_to_exitcode(self.wait())
+            self.pid = 0
             words = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             raise UnjudgedError(f"cannot be imported: its process ended with {words}{_last_line(self.log)}") from None
         if not facts["ok"]:
@@ -205,43 +246,37 @@ class Stranger:
     def _forked_there(self) -> Worker:
         here, there = socket.socketpair()
         try:
-            socket.send_fds(self.control, [b"fork"], [there.fileno()])
-            there.close()
-            pid = int(_line(self.control))
+            pid, wait = fork_over(self.control, [there.fileno()])
         except (OSError, ValueError):
             raise UnjudgedError(f"its process is gone{_last_line(self.log)}") from None
-
-        def wait() -> int:
-            self.control.sendall(f"wait{pid}".encode())
-            return int(_line(self.control))
-
+        finally:
+            there.close()
         return Worker(here, pid, wait, self.log)
 
     def _itself(self) -> Worker:
-        """The process serves itself, and cannot be had twice."""
+        """The process serves by itself, and cannot be had twice."""
         if self.workers:
-            other = Stranger(self.origin, self.device, self.hash_seed)
-            return other.worker()
+            self.others.append(Stranger(self.origin, self.device, self.hash_seed))
+            return self.others[-1].worker()
         here, there = socket.socketpair()
         socket.send_fds(self.control, [b"fork"], [there.fileno()])
         there.close()
-        process = self.process
-        assert process is not None
-
-        def wait() -> int:
-            code = process.wait()
-            return -code if code < 0 else code << 8
-
-        return Worker(here, process.pid, wait, self.log)
+        pid, self.pid = self.pid, 0
+        return Worker(here, pid, self.wait, self.log)
 
     def close(self) -> None:
+        """Ends every process of this function."""
         for worker in self.workers:
             worker.end()
-        if self.process is not None:
-            self.control.close()
+        for other in self.others:
+            other.close()
+        if self.pid:
             with contextlib.suppress(OSError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+                os.killpg(self.pid, signal.SIGKILL)
+            with contextlib.suppress(OSError, ValueError):
+                self.wait()
+        if not self.origin.forks:
+            self.control.close()
         self.log.close()
 
 

@@ -127,7 +127,9 @@ class Search:
                 self.bench.call(replace(trial, sizes=(count, *trial.sizes[1:]), pick="=0"))
             except RaisedError:
                 continue
-            raise FoundError(Difference(trial=trial, words=f"{error}, and not for {count} rows", raised=True)) from error
+            raise FoundError(
+                Difference(trial=trial, words=f"{error}, and not for {count} rows", raised=True)
+            ) from error
         if "returned" in str(error) and not self.coverage.refused:
             raise FoundError(Difference(trial=trial, words=str(error), raised=True)) from error
         self.coverage.refused.append(f"{'x'.join(map(str, trial.sizes))} {trial.format}: {error}")
@@ -269,7 +271,11 @@ class Search:
         plans: list[Callable[[], None]] = []
         rows = [count for count in self.named if count <= MOST_ROWS]
         for begin in range(0, len(rows), 8):
-            plans.append(lambda begin=begin: self._around(tail, 0, rows[begin : begin + 8]) if "batch" in self.ways.promises else None)
+            plans.append(
+                lambda begin=begin: (
+                    self._around(tail, 0, rows[begin : begin + 8]) if "batch" in self.ways.promises else None
+                )
+            )
         for place, most in enumerate(axes_of(self.letters).most):
             for size in (each for each in self.named if each <= most):
                 plans.append(lambda place=place, size=size: self._around((*tail[:place], size, *tail[place + 1 :]), 5))
@@ -286,7 +292,13 @@ class Search:
         omit = optional if optional and self.source.random() < 0.4 else ()
         base = self._base(tail, format=format, seed=self.source.randrange(10**6), shared=self._shared(), omit=omit)
         while not self.affordable(base) and max(base.sizes[1:]) > 1:
-            base = self._base(tuple(max(1, size // 2) for size in base.sizes[1:]), format=format, seed=base.seed, shared=base.shared, omit=omit)
+            base = self._base(
+                tuple(max(1, size // 2) for size in base.sizes[1:]),
+                format=format,
+                seed=base.seed,
+                shared=base.shared,
+                omit=omit,
+            )
         if not self.open(base):
             return
         if "batch" not in self.ways.promises:
@@ -313,4 +325,3 @@ def _up(size: int) -> int:
 def named_sizes(numbers: Sequence[int]) -> list[int]:
     """Sizes worth trying because a function's code names these numbers."""
     return near(numbers, 1 << 14)
-

@@ -49,7 +49,7 @@ def core(base: Trial, ways: Ways) -> Iterator[Trial]:
         yield from (base, base)
     for name in ways.shapes:
         for letter in ways.layouts(name):
-            for offset in ((0, 1, 5) if letter in "ct" else (0, 3)):
+            for offset in (0, 1, 5) if letter in "ct" else (0, 3):
                 yield replace(base, layouts=((name, f"{letter}+{offset}"),))
     if ways.asked("layout"):
         yield replace(base, layouts=tuple((name, "t") for name in ways.shapes))
@@ -118,7 +118,9 @@ def _draw_layout(source: random.Random, trial: Trial, ways: Ways) -> Trial:
 
 def _draw_view(source: random.Random, trial: Trial, ways: Ways) -> Trial:
     offset = source.randint(1, 40)
-    return replace(trial, layouts=tuple((name, f"v+{offset}") for name in ways.row_arguments if "v" in ways.layouts(name)))
+    return replace(
+        trial, layouts=tuple((name, f"v+{offset}") for name in ways.row_arguments if "v" in ways.layouts(name))
+    )
 
 
 def _draw_threads(source: random.Random, trial: Trial, ways: Ways) -> Trial:

@@ -10,8 +10,60 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 MOST_ROWS = 4200
-LONG_ROWS = (255, 256, 257, 300, 384, 500, 511, 513, 640, 777, 1000, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 3001, 4097)
-EDGES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 63, 64, 65, 96, 97, 100, 127, 128, 129, 192, 200)
+LONG_ROWS = (
+    255,
+    256,
+    257,
+    300,
+    384,
+    500,
+    511,
+    513,
+    640,
+    777,
+    1000,
+    1023,
+    1024,
+    1025,
+    1500,
+    2047,
+    2048,
+    2049,
+    3001,
+    4097,
+)
+EDGES = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    9,
+    12,
+    15,
+    16,
+    17,
+    24,
+    31,
+    32,
+    33,
+    47,
+    48,
+    49,
+    63,
+    64,
+    65,
+    96,
+    97,
+    100,
+    127,
+    128,
+    129,
+    192,
+    200,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +176,10 @@ def drawn_tail(source: random.Random, letters: str, named: Sequence[int]) -> tup
     elif choice < 0.6 and allowed:
         tail[place] = source.choice(allowed)
     elif choice < 0.7:
-        tail = [min(16 * source.randint(1, 9), most) if most > 16 else size for size, most in zip(tail, axes.most, strict=True)]
+        tail = [
+            min(16 * source.randint(1, 9), most) if most > 16 else size
+            for size, most in zip(tail, axes.most, strict=True)
+        ]
     if choice > 0.9 and allowed and len(tail) > 1:
         other = (place + 1) % len(tail)
         tail[other] = min(source.choice(allowed), axes.most[other])

@@ -1,16 +1,16 @@
-"""The process that a stranger's function lives in: imports it once, and is forked for every worker that runs it.
+"""The processes that strangers' functions live in: one with torch alone, its forks that import a function each, their workers.
 
-Its parent is `processes.py`. It holds no verdict: it answers messages with raw bits, each under the number it was asked by."""
+Their parent is `processes.py`. They hold no verdict: they answer messages with raw bits, each under the number it was asked
+by."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import resource
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +92,10 @@ def _threads() -> int:
     return len(list(tasks.iterdir())) if tasks.exists() else 0
 
 
-def main(control: socket.socket, request: dict[str, Any]) -> None:
+def stranger(control: socket.socket) -> None:
     """Imports the function, says what it is, then forks a worker whenever a pipe for one comes."""
-    if request["device"] == "cpu":
-        limit_memory()
+    request, _ = receive(control)
+    _settle(request)
     before = _threads()
     try:
         function = load(request["origin"])
@@ -105,32 +105,71 @@ def main(control: socket.socket, request: dict[str, Any]) -> None:
     except BaseException as error:
         send(control, {"ok": False, "usage": False, "why": f"cannot be imported: {said(error)}"})
         return
-    # Threads that the module started do not live on in a fork, nor does a CUDA context: then each worker is a new process.
+    # Threads that the module started do not live on in a fork, nor does a CUDA context: then it serves by itself.
     forks = _threads() <= before and request["device"] == "cpu"
     send(control, {**described(function), "forks": forks})
-    called = positional(function)
+    executor = Executor(positional(function), request["device"])
+    for descriptors in requests(control):
+        pipe = socket.socket(fileno=descriptors[0])
+        if forks:
+            fork_for(control, lambda pipe=pipe: serve(pipe, executor))  # type: ignore[misc]
+            pipe.close()
+        else:
+            serve(pipe, executor)
+            return
+
+
+def _settle(request: dict[str, Any]) -> None:
+    """The user's folder, path and environment, and a limit on memory."""
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.path[:] = request["path"]
+    if request["device"] == "cpu":
+        limit_memory()
+
+
+def requests(control: socket.socket) -> Iterator[list[int]]:
+    """Descriptors to work for; questions about processes that ended are answered on the way."""
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 16, 1)
+        message, descriptors, _, _ = socket.recv_fds(control, 16, 2)
         if not message:
             return
         if message.startswith(b"wait"):
             _, status = os.waitpid(int(message[4:]), 0)
             control.sendall(f"{status:>15}\n".encode())
-            continue
-        pid = os.fork() if forks else 0
-        if not pid:
-            if forks:
-                control.close()
-                os.setpgid(0, 0)
-            serve(socket.socket(fileno=descriptors[0]), Executor(called, request["device"]))
+        else:
+            yield descriptors
+
+
+def fork_for(control: socket.socket, work: Callable[[], None]) -> None:
+    """Does the work in a fork, in a group of processes of its own, and tells its number."""
+    pid = os.fork()
+    if not pid:
+        try:
+            control.close()
+            os.setpgid(0, 0)
+            work()
+        finally:
             os._exit(0)
-        os.close(descriptors[0])
-        control.sendall(f"{pid:>15}\n".encode())
+    control.sendall(f"{pid:>15}\n".encode())
+
+
+def nursery(control: socket.socket) -> None:
+    """A process that has torch and nothing of anyone's: each function is imported in a fork of it."""
+    for pipe_number, log in requests(control):
+        pipe = socket.socket(fileno=pipe_number)
+
+        def work(pipe: socket.socket = pipe, log: int = log) -> None:
+            for number in (1, 2):
+                os.dup2(log, number)
+            stranger(pipe)
+
+        fork_for(control, work)
+        pipe.close()
+        os.close(log)
 
 
 if __name__ == "__main__":
-    # No user's folder shadows our own modules: it joins the path only now.
-    request = json.loads(sys.argv[2])
-    sys.path[:0] = request["path"]
-    main(socket.socket(fileno=int(sys.argv[1])), request)
+    nursery(socket.socket(fileno=int(sys.argv[1])))
     os._exit(0)

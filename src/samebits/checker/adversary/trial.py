@@ -65,7 +65,10 @@ class Trial:
     def alone(self, row: int) -> Trial:
         """One row of this trial's data, as plain as can be; with gradients where this trial has them."""
         return replace(
-            self.problem, pick=f"={row}", requires=self.requires if self.mode == "plain" else (), sizes=(1, *self.sizes[1:])
+            self.problem,
+            pick=f"={row}",
+            requires=self.requires if self.mode == "plain" else (),
+            sizes=(1, *self.sizes[1:]),
         )
 
     def plain(self) -> Trial:
