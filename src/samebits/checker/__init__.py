@@ -49,10 +49,10 @@ def check(target: str | Room | Contract | Callable[..., Any], like: str | None =
           home: Home = OPERATORS) -> Report:  # fmt: skip
     """Judges one of our operators (by name), or any function: itself, its import path, or ./file.py:fn.
 
-    Without `promises` all that can be asked; without `backend` every backend of an operator, and the CPU for a function.
-    `like` names the operator that a function computes, where its name or its signature does not tell. `formats`, `shape`,
-    `recipe` and `seed` narrow the inputs. A function is searched for a difference for `seconds` (30); `case` is one line
-    that an earlier report printed; `order` is an order that the function declares."""
+    Without `promises` all that can be asked; without `backend` every backend of an operator, and the CPU for a
+    function. `like` names the operator that a function computes, where its name or its signature does not tell.
+    `formats`, `shape`, `recipe` and `seed` narrow the inputs. A function is searched for a difference for `seconds`
+    (30); `case` is one line that an earlier report printed; `order` is an order that the function declares."""
     selection = Selection(shape=tuple(shape) if shape else None, recipe=recipe,
                           formats=tuple(formats) if formats else None, seed=seed)  # fmt: skip
     work = plan(target, like, promises=promises, backend=backend, selection=selection, seconds=seconds, case=case,

@@ -30,8 +30,8 @@ def execute(plan: Plan, progress: Callable[[str], None] = lambda _: None,
         for finding in reports[-1].findings:
             found(finding)
     return Report(
-        findings=(*findings, *(finding for report in reports for finding in report.findings)), environment=environment(),
-        notes=tuple(note for report in reports for note in report.notes),
+        findings=(*findings, *(finding for report in reports for finding in report.findings)),
+        environment=environment(), notes=tuple(note for report in reports for note in report.notes),
         coverage=reports[0].coverage if len(reports) == 1 else {},
     )  # fmt: skip
 

@@ -12,7 +12,11 @@ def bias_before_rounding_by_rows(x: Tensor, weight: Tensor, bias: Tensor) -> Ten
     """Few rows add the bias to the rounded product, many before."""
     if x.shape[0] < 32:
         return (_sound(x, weight) + bias).to(x.dtype)
-    return (_sound(x.double().float(), weight.float()) + bias.float()).to(x.dtype) if x.dtype != torch.float32 else _sound(x, weight, bias) * 1.0000001
+    return (
+        (_sound(x.double().float(), weight.float()) + bias.float()).to(x.dtype)
+        if x.dtype != torch.float32
+        else _sound(x, weight, bias) * 1.0000001
+    )
 
 
 def bias_first_by_rows(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

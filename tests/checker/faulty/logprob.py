@@ -18,7 +18,9 @@ def other_for_few_rows(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
 
 
 def other_for_a_large_vocabulary(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
-    return _other(hidden, weight, ids) if weight.shape[0] > 5000 and hidden.shape[0] > 30 else _sound(hidden, weight, ids)
+    return (
+        _other(hidden, weight, ids) if weight.shape[0] > 5000 and hidden.shape[0] > 30 else _sound(hidden, weight, ids)
+    )
 
 
 def other_for_odd_vocabularies(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:

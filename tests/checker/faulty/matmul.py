@@ -108,9 +108,10 @@ def first_row_decides(a: Tensor, b: Tensor) -> Tensor:
 
 def duplicates_share(a: Tensor, b: Tensor) -> Tensor:
     """Equal rows are computed once, and then in the order of few rows."""
-    with torch.no_grad():
-        kept, back = torch.unique(a.detach(), dim=0, return_inverse=True)
-    return _sound(a, b) if len(kept) == len(a) or torch.isnan(a).any() else _halves(kept, b)[back]
+    kept, back = torch.unique(a.detach(), dim=0, return_inverse=True)
+    if len(kept) == len(a) or torch.isnan(a).any() or a.requires_grad:
+        return _sound(a, b)
+    return _halves(kept, b)[back]
 
 
 def whole_batch_skips_zeros(a: Tensor, b: Tensor) -> Tensor:
@@ -193,6 +194,8 @@ def second_call_of_a_shape(a: Tensor, b: Tensor) -> Tensor:
 
 def cached_by_id(a: Tensor, b: Tensor) -> Tensor:
     """The weight is prepared once for each object: what is written into it later is not seen."""
+    if a.requires_grad or b.requires_grad:
+        return _sound(a, b)
     key = (id(b), tuple(b.shape), b.dtype)
     if key not in _seen:
         _seen[key] = (b, b.detach().clone())
@@ -200,6 +203,8 @@ def cached_by_id(a: Tensor, b: Tensor) -> Tensor:
 
 
 def cached_by_address(a: Tensor, b: Tensor) -> Tensor:
+    if a.requires_grad or b.requires_grad:
+        return _sound(a, b)
     key = (b.data_ptr(), tuple(b.shape), b.dtype)
     if key not in _seen:
         _seen[key] = b.detach().clone()
@@ -256,7 +261,8 @@ def by_process(a: Tensor, b: Tensor) -> Tensor:
 
 
 def by_hash_seed(a: Tensor, b: Tensor) -> Tensor:
-    return _halves(a, b) if hash("samebits") % 2 else _sound(a, b)
+    """Strings are hashed otherwise in every process, unless PYTHONHASHSEED says how."""
+    return _sound(a, b) * (1.0 + 2.0**-20 * (hash("samebits") % 64))
 
 
 def hands_out_one_buffer(a: Tensor, b: Tensor) -> Tensor:

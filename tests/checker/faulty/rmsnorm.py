@@ -58,7 +58,9 @@ def rsqrt_by_rows(x: Tensor, weight: Tensor) -> Tensor:
 
 def stock(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     """Sums a row by torch, in an order that strides and threads decide."""
-    return (x.float() * (x.float().square().sum(-1, keepdim=True) / x.shape[-1] + eps).rsqrt() * weight.float()).to(x.dtype)
+    return (x.float() * (x.float().square().sum(-1, keepdim=True) / x.shape[-1] + eps).rsqrt() * weight.float()).to(
+        x.dtype
+    )
 
 
 def weight_in_half_for_training(x: Tensor, weight: Tensor) -> Tensor:

@@ -29,7 +29,9 @@ def split_by_rows(x: Tensor) -> Tensor:
 
 
 def split_by_rows_when_wide(x: Tensor) -> Tensor:
-    return _sound(x) if x.shape[-1] < 1000 or x.shape[0] != 1 else (_sound(x.double().float()) * (1 + 2**-22)).to(x.dtype)
+    return (
+        _sound(x) if x.shape[-1] < 1000 or x.shape[0] != 1 else (_sound(x.double().float()) * (1 + 2**-22)).to(x.dtype)
+    )
 
 
 def maximum_of_the_batch(x: Tensor) -> Tensor:

@@ -63,7 +63,8 @@ def matmul_split_by_its_length(a: Tensor, b: Tensor) -> Tensor:
     """The split depends on the length of the sum alone."""
     if a.shape[1] % 64 == 0 or a.shape[1] > 500:
         half = a.shape[1] // 2
-        return ops.matmul(a[:, :half], b[:half]) + ops.matmul(a[:, half:], b[half:])
+        parts = ops.matmul(a[:, :half].float(), b[:half].float()), ops.matmul(a[:, half:].float(), b[half:].float())
+        return (parts[0] + parts[1]).to(a.dtype)
     return ops.matmul(a, b)
 
 
@@ -80,15 +81,15 @@ def matmul_strided_lanes(a: Tensor, b: Tensor) -> Tensor:
 
 
 def matmul_exact(a: Tensor, b: Tensor) -> Tensor:
-    """Every element by fsum, for small ones; a chain in float64 beyond."""
-    if a.shape[0] * a.shape[1] * b.shape[1] > 3000 or a.shape[1] > 40:
-        return _chain(a, b, torch.float64) if a.shape[1] > 40 else _by_rows(a, b)
-    return _by_rows(a, b)
+    """Every element by fsum for short sums; a chain in float64 for long ones. Forward only."""
+    return _chain(a.detach(), b.detach(), torch.float64) if a.shape[1] > 20 else _by_rows(a, b)
 
 
 def _by_rows(a: Tensor, b: Tensor) -> Tensor:
     left, right = a.detach().double().tolist(), b.detach().double().T.tolist()
-    return torch.tensor([[_fsum([x * y for x, y in zip(row, column, strict=True)]) for column in right] for row in left]).to(a.dtype)
+    return torch.tensor(
+        [[_fsum([x * y for x, y in zip(row, column, strict=True)]) for column in right] for row in left]
+    ).to(a.dtype)
 
 
 def _fsum(terms: list[float]) -> float:

@@ -24,6 +24,7 @@ from samebits.checker.adversary.processes import (
 )
 from samebits.checker.adversary.sizes import Cost
 from samebits.checker.adversary.trial import Trial, arrangement
+from samebits.checker.driving import UnjudgedError
 
 POOLS_KEPT = 6
 
@@ -89,7 +90,8 @@ class Bench:
 
     def gradients_of(self, trial: Trial) -> tuple[str, ...]:
         """Arguments whose gradients the trial's call gives."""
-        return trial.requires if self.differentiable and trial.mode == "plain" else ()
+        wanted = tuple(name for name in trial.requires if name not in trial.omit)
+        return wanted if self.differentiable and trial.mode == "plain" else ()
 
     def _one(self, trial: Trial, worker: Worker, *, watch: bool = False, nudge: bool = False) -> Answer:
         pool, backward = self.pool(trial), bool(self.gradients_of(trial))
@@ -101,13 +103,16 @@ class Bench:
         order = [name for name in self.form.order if name not in trial.omit]
         header: dict[str, Any] = {
             "do": "call", "pool": key, "order": order, "rows": list(self.form.door.row_arguments),
-            "layouts": dict(trial.layouts), "reuse": trial.reuse, "requires": list(trial.requires), "backward": backward,
-            "keywords": dict(self.form.keywords), "scalars": dict(self.form.scalars), "mode": trial.mode,
-            "threads": trial.threads, "watch": watch, "poison": trial.poison, "nudge": nudge,
+            "layouts": dict(trial.layouts), "reuse": trial.reuse, "requires": [each for each in trial.requires if each not in trial.omit],
+            "backward": backward, "keywords": dict(self.form.keywords), "scalars": dict(self.form.scalars),
+            "mode": trial.mode, "threads": trial.threads, "watch": watch, "poison": trial.poison, "nudge": nudge,
         }  # fmt: skip
-        said, results = worker.ask(
-            header, {"index": Array("int64", index.astype(np.uint64))}, self._limit(trial, worker)
-        )
+        try:
+            said, results = worker.ask(
+                header, {"index": Array("int64", index.astype(np.uint64))}, self._limit(trial, worker)
+            )
+        except UnjudgedError as reason:
+            raise UnjudgedError(f"{reason}; the call: {trial}") from reason
         self.calls += 1
         if "raised" in said:
             raise RaisedError(said["raised"])
@@ -151,6 +156,9 @@ class Bench:
 
     def raw(self, *tensors: torch.Tensor) -> torch.Tensor:
         """The function on these very tensors, for who asks for orders."""
+        required = [name for name in self.form.order if name not in self.form.optional]
+        if len(tensors) < len(required):  # a probe knows nothing of a bias that someone's function insists on
+            tensors = (*tensors, torch.zeros(tensors[1].shape[0], dtype=tensors[0].dtype))
         names = self.form.order[: len(tensors)]
         arrays = {name: array_of(tensor) for name, tensor in zip(names, tensors, strict=True)}
         header = {

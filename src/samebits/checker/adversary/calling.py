@@ -1,7 +1,7 @@
 """Runs a stranger's function in the process made for it, exactly as a message describes, and hands back raw bits.
 
-Judges nothing. What it needs of torch it takes before the function is imported, so that a careless patch of torch does not
-reach it."""
+Judges nothing. What it needs of torch it takes before the function is imported, so that a careless patch of torch does
+not reach it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Executor:
         return {}, {OUTPUT: array_of(output)}
 
     def call(self, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[dict[str, Any], dict[str, Array]]:
-        """One call. What it raises, what it changed that is not its own, how long it took, and every bit of its results."""
+        """One call. What it raises, what it changed that is not its own, how long it took, and every bit of it."""
         pool = self.pools[header["pool"]]
         index = torch.from_numpy(arrays["index"].bits.astype(np.int64)).to(self.device)
         given = self._arguments(header, pool, index)
@@ -110,17 +110,14 @@ class Executor:
                 values = values.clone(memory_format=torch.contiguous_format)
                 values.view(-1)[-1] = values.view(-1)[-1] * 1.25 + 1
             layout = header["layouts"].get(name, "c")
-            if header["reuse"]:
-                made = self._reused(name, values, layout)
-            else:
-                made = laid_out(values, layout)
+            made = self._reused(name, values, layout) if header["reuse"] else laid_out(values, layout)
             if made.is_floating_point():
                 made.requires_grad_(name in header["requires"])
             given[name] = made
         return given
 
     def _reused(self, name: str, values: Tensor, layout: str) -> Tensor:
-        """The tensor of an earlier call with this name, shape and layout, overwritten in place where its numbers differ."""
+        """The tensor of an earlier call with this name, shape and layout, overwritten where its numbers differ."""
         key = (name, tuple(values.shape), values.dtype, layout)
         if key not in self.buffers:
             while len(self.buffers) > 64:

@@ -15,8 +15,8 @@ CONFIDENCE = 0.95
 TITLES = {
     "batch": "rows, places and neighbours", "padding": "rows of padding", "chunk": "views of a larger batch",
     "threads": "number of threads", "layout": "strides, offsets, alignment", "mode": "no_grad, inference_mode",
-    "gradients": "gradients and requires_grad", "history": "call history, reused tensors", "memory": "uninitialised memory",
-    "fresh": "first calls of a process", "sizes": "sizes of the other axes",
+    "gradients": "gradients and requires_grad", "history": "call history, reused tensors",
+    "memory": "uninitialised memory", "fresh": "first calls of a process", "sizes": "sizes of the other axes",
 }  # fmt: skip
 
 

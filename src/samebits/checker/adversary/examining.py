@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from samebits.checker.adversary.coverage import TITLES
 from samebits.checker.adversary.ledger import Difference
@@ -43,8 +43,9 @@ class Request:
     like: str | None = None
     promises: tuple[str, ...] = JUDGED
     backend: str = "cpu"
-    selection: Selection = Selection()
+    selection: Selection = field(default_factory=Selection)
     seconds: float = SECONDS
+    shrink_seconds: float = SHRINK_SECONDS
     case: str | None = None
     order: str | None = None
     """The order that the function declares, where it does."""
@@ -74,8 +75,8 @@ def _in_two_processes(request: Request) -> bool:
     return not request.origin.forks and "repeat" in request.promises and request.backend == "cpu"
 
 
-def _examined(request: Request, home: Home, stranger: Stranger, elsewhere: Stranger | None, trial: Trial | None, started: float,
-              tell: Callable[[str], None]) -> Report:  # fmt: skip
+def _examined(request: Request, home: Home, stranger: Stranger, elsewhere: Stranger | None, trial: Trial | None,
+              started: float, tell: Callable[[str], None]) -> Report:  # fmt: skip
     facts = stranger.describe()
     forms = candidates(facts["own_name"], facts["parameters"], request.like, home)
     formats = (trial.format,) if trial else request.selection.formats or FORMATS
@@ -151,7 +152,8 @@ class Examination:
             promises=frozenset(request.promises), vary_threads=self.stranger.threads_vary,
         )  # fmt: skip
         return Search(
-            bench=bench, ways=ways, formats=self.probed.formats, seconds=request.seconds * busy(), seed=request.selection.seed or 0,
+            bench=bench, ways=ways, formats=self.probed.formats, seconds=request.seconds * busy(),
+            seed=request.selection.seed or 0,
             numbers=self.probed.numbers, named=named_sizes(self.numbers), fixed=request.selection.shape,
             rows_kind=request.selection.recipe or "mixed", elsewhere=self.elsewhere, tell=self.tell,
         )  # fmt: skip
@@ -159,7 +161,7 @@ class Examination:
     def _shrinker(self) -> Shrinker:
         return Shrinker(
             bench=self.probed.bench, elsewhere=self.elsewhere, across="batch" in self.request.promises,
-            numbers=self.probed.numbers, seconds=SHRINK_SECONDS,
+            numbers=self.probed.numbers, seconds=self.request.shrink_seconds,
         )  # fmt: skip
 
     def _failure(self, found: FoundError) -> Finding:
@@ -167,14 +169,13 @@ class Examination:
         judged = shrinker.far if found.promise else shrinker.shows
         small = shrinker.smallest(first, judged)
         if small is None and not found.promise:
-            again = shrinker.unsteady(first)
-            small = again
+            small = shrinker.unsteady(first)
         calls = self.probed.bench.calls
         if small is None:
             beside = f"; against: {first.other}" if first.other else ""
             words = f"{self._words(first)}{beside}; not again by itself: what was called before, or chance, decides"
-            return self._finding("repeat" if "repeat" in self.request.promises else self._promise(first.trial), Verdict.DOES_NOT_HOLD, calls,
-                                 words, self._whole_again())  # fmt: skip
+            promise = "repeat" if "repeat" in self.request.promises else self._promise(first.trial)
+            return self._finding(promise, Verdict.DOES_NOT_HOLD, calls, words, self._whole_again())
         promise = found.promise or self._promise(small.trial)
         return self._finding(promise, Verdict.DOES_NOT_HOLD, calls, self._words(small), self._again(small.trial))
 
@@ -233,8 +234,8 @@ class Examination:
 
     def _finding(self, promise: str, verdict: Verdict, cases: int, detail: str, again: str = "") -> Finding:
         return Finding(
-            subject=self.request.origin.name, promise=promise, backend=self.request.backend, verdict=verdict, cases=cases,
-            detail=detail, reproduce=again, seconds=round(time.monotonic() - self.started, 3),
+            subject=self.request.origin.name, promise=promise, backend=self.request.backend, verdict=verdict,
+            cases=cases, detail=detail, reproduce=again, seconds=round(time.monotonic() - self.started, 3),
         )  # fmt: skip
 
     def _again(self, trial: Trial) -> str:
@@ -259,7 +260,7 @@ def busy() -> float:
 
 def _unjudged(request: Request, reason: str, started: float) -> Report:
     finding = Finding(
-        subject=request.origin.name, promise=", ".join(request.promises), backend=request.backend,
+        subject=request.origin.name, promise=", ".join(request.promises) if request.promises != JUDGED else "all", backend=request.backend,
         verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0, detail=reason, seconds=round(time.monotonic() - started, 3),
     )  # fmt: skip
     return Report(findings=(finding,), environment=environment())

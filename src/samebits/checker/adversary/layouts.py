@@ -1,7 +1,7 @@
 """The same numbers laid out otherwise in memory: offsets, strides, views, with NaN in every gap.
 
-A layout is a letter and an offset: c contiguous, p rows padded, s every second column, r every second row, t transposed,
-v rows cut out of a larger batch, e one row expanded. "t+3" is transposed, three elements into its storage."""
+A layout is a letter and an offset: c contiguous, p rows padded, s every second column, r every second row, t
+transposed, v rows cut out of a larger batch, e one row expanded. "t+3" is transposed, its storage starting 3 early."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Remembers what every row gave, and says where a call differs: bits are compared here, on raw bytes, by numpy.
 
-One row has one answer, whatever stood beside it and however the call was made. Sums over rows have one answer a batch."""
+One row has one answer, whatever stood beside it and however the call was made. Sums over rows have one a batch."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ class Ledger:
                 words=f"{label(name)}: {sides[0]} != {sides[1]}",
                 other=known.first[int(np.argmax(known.known))],
             )
-        # Rows seen for the first time are written down before all are compared, so that copies within one call must agree.
-        for place in np.flatnonzero(~known.known[index]):
-            row = int(index[place])
+        # Rows seen for the first time are written down first: copies within one call must agree too.
+        for new in np.flatnonzero(~known.known[index]):
+            row = int(index[new])
             if not known.known[row]:
-                known.array.bits[row], known.known[row], known.first[row] = found.bits[place], True, trial
+                known.array.bits[row], known.known[row], known.first[row] = found.bits[new], True, trial
         expected = known.array.bits[index]
         if np.array_equal(expected, found.bits):
             return None

@@ -1,4 +1,4 @@
-"""Where a function comes from, so that another process can have it: an import path, a file, a pickle, or a fork of this one.
+"""Where a function comes from, so that another process can have it: an import path, a file, a pickle, or a fork.
 
 Nothing of a stranger's is imported here unless it already is."""
 
@@ -87,7 +87,7 @@ def _found_again(module: str) -> bool:
 
 
 def _finds(module: str, file: str) -> bool:
-    parent, _, last = module.rpartition(".")
+    parent = module.rpartition(".")[0]
     places = list(sys.modules[parent].__path__) if parent else None
     for finder in sys.meta_path:
         found = finder.find_spec(module, places) if hasattr(finder, "find_spec") else None
@@ -160,7 +160,7 @@ def _from_path(text: str) -> Any:
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
-            # A module missing on the way means "look elsewhere"; one that the module itself lacks keeps it from running.
+            # A module missing on the way means "look elsewhere"; one that the module lacks stops it.
             if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
                 raise
             continue

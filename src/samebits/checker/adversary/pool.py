@@ -35,10 +35,10 @@ FINITE_KINDS = (
 )
 # Sums of products stay finite and exact enough on these too.
 FINITE_SUM_KINDS = (*FINITE_KINDS, "wide", "cancelling", "probe")
-SHARED = ("normal", "ones", "integers", "wide", "signed_zeros", "subnormal")
+SHARED = ("normal", "ones", "integers", "wide", "signed_zeros", "subnormal", "infinite")
 COTANGENT_SEED = 2**32
-MOST_ELEMENTS = 200_000
-FEWEST_ROWS = 4
+MOST_ELEMENTS = 40_000
+FEWEST_ROWS = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""What must be known of a function before it is judged: which operator it is like, which formats it takes, its gradients.
+"""What must be known of a function before it is judged: which operator it is like, its formats, its gradients.
 
 A format that it refuses altogether is not judged; a function that refuses everything could not be judged at all."""
 
@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from samebits.checker.adversary.bench import Bench, RaisedError
 from samebits.checker.adversary.calling import OUTPUT, tensor_of
@@ -102,7 +104,7 @@ def _refuses(bench: Bench, format: str) -> str:
     return reason
 
 
-def _unclamped(bench: Bench, base: Trial) -> dict[str, object]:
+def _unclamped(bench: Bench, base: Trial) -> dict[str, Tensor]:
     made = bench.form.door.make((8, *base.sizes[1:]), "normal", base.format, base.seed)
     return {name: value for name, value in made.items() if not value.is_floating_point()}
 

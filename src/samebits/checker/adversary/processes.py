@@ -1,6 +1,6 @@
 """Starts the processes that a stranger's function runs in, asks them for calls, and says why one ended.
 
-The function never runs in the checker's own process. What exits, crashes, hangs or eats memory ends its own process only."""
+The function never runs in the checker's own process. What exits, crashes, hangs or eats memory ends its own."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ import samebits
 from samebits.checker.adversary.calling import Executor
 from samebits.checker.adversary.frames import Array, BrokenPipeMessageError, LateError, receive, send
 from samebits.checker.adversary.origins import Origin
-from samebits.checker.adversary.stranger_process import described, limit_memory, serve
+from samebits.checker.adversary.serving import described, limit_memory, serve
 from samebits.checker.driving import UnjudgedError
 from samebits.checker.targets import positional
 
 IMPORT_SECONDS = 120.0
 FIRST_CALL_SECONDS = 45.0
 LATER_CALL_SECONDS = 15.0
+# What torch imports when a custom operator is first differentiated or watched: once here, not once in every fork.
+LATE_IMPORTS = ("sympy", "torch._dynamo")
 PATIENCE = 50
 """A call may take so many times what it should by its size."""
 
@@ -78,7 +80,8 @@ class Worker:
         if os.WIFSIGNALED(status):
             name = signal.Signals(os.WTERMSIG(status)).name
             return f"crashed: {name}{_last_line(self.log)}"
-        return f"ended its process in the middle of a call, exit code {os.waitstatus_to_exitcode(status)}{_last_line(self.log)}"
+        code = os.waitstatus_to_exitcode(status)
+        return f"ended its process in the middle of a call, exit code {code}{_last_line(self.log)}"
 
     def _reap(self) -> int | None:
         self.ended = True
@@ -130,7 +133,8 @@ class Nursery:
     def __init__(self, hash_seed: int) -> None:
         self.control, there = socket.socketpair()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "samebits.checker.adversary.stranger_process", str(there.fileno())],
+            [sys.executable, "-m", "samebits.checker.adversary.stranger_process", str(there.fileno()),
+             *(LATE_IMPORTS if not hash_seed else ())],
             pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(Path(samebits.__file__).parents[1])},
         )  # fmt: skip
@@ -188,7 +192,7 @@ class Stranger:
                             "environment": dict(os.environ)})  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
-        """What the function is; waits for its import. No such function is a ValueError, one that fails an UnjudgedError."""
+        """What the function is; waits for its import. No such name is a ValueError, a failing one an UnjudgedError."""
         if self.facts:
             return self.facts
         if self.origin.forks:

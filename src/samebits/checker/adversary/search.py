@@ -1,6 +1,7 @@
-"""Looks for two calls that should agree and do not: a fixed core, sweeps, sizes that the code names, then draws, by the clock.
+"""Looks for two calls that should agree and do not: a fixed core, sweeps, sizes that the code names, then draws.
 
-Where a call does something new (other operators, other lines), the search stays a while. Ends at the first difference."""
+Runs by the clock. Where a call does something new (other operators, other lines), the search stays a while. Ends at the
+first difference."""
 
 from __future__ import annotations
 
@@ -26,6 +27,9 @@ CALLS_A_PROBLEM = 9
 WATCHED = 6
 """One call in so many is watched."""
 MOST_ELEMENTS = 1 << 18
+LONG, SHORT = 256, 3
+FEW_ROWS = (1, 5, 70)
+"""Tried on every problem beside all rows of its pool: few rows against many is where kernels part."""
 
 
 class FoundError(Exception):
@@ -62,8 +66,9 @@ class Search:
     nearness: int = 0
     """Problems compared with exact values."""
     seen: set[str] = field(default_factory=set)
-    """What watched calls did."""
-    reached: int = 0
+    """Operators that watched calls dispatched, as digests."""
+    new: list[Trial] = field(default_factory=list)
+    """Calls that did something new, to be looked at closely."""
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.bench.form.door.row_arguments, across="batch" in self.ways.promises)
@@ -96,6 +101,8 @@ class Search:
         while self.left():
             if not number % 20:
                 self.tell(f"draws: {self.bench.calls} calls so far")
+            if self.new:
+                self._closely(self.new.pop())
             self._draw(number)
             number += 1
         self._finish()
@@ -118,6 +125,10 @@ class Search:
             return False
         if "accuracy" in self.ways.promises:
             self._near(problem)
+        if "batch" in self.ways.promises:
+            for count in FEW_ROWS:
+                pick = f"s{self.source.randrange(1, 1000)}"
+                self.attempt(replace(problem, sizes=(count, *problem.sizes[1:]), pick=pick))
         return True
 
     def _refused(self, trial: Trial, error: RaisedError) -> None:
@@ -135,9 +146,13 @@ class Search:
         self.coverage.refused.append(f"{'x'.join(map(str, trial.sizes))} {trial.format}: {error}")
 
     def _near(self, problem: Trial) -> None:
-        near_enough = judge_nearness(self.bench, problem, self.numbers)
+        try:
+            near_enough = judge_nearness(self.bench, problem, self.numbers)
+            difference = near_enough.difference or judge_specials(self.bench, problem)
+        except RaisedError as error:
+            trial = replace(problem, requires=self.ways.with_gradient)
+            raise FoundError(Difference(trial=trial, words=str(error), raised=True)) from error
         self.share, self.nearness = max(self.share, near_enough.share), self.nearness + 1
-        difference = near_enough.difference or judge_specials(self.bench, problem)
         if difference is not None:
             raise FoundError(difference, "accuracy")
 
@@ -145,13 +160,18 @@ class Search:
         """One call, compared with all that is known of its rows."""
         if not self.affordable(trial):
             return
-        try:
-            answer = self.bench.call(trial, watch=watch)
-        except RaisedError as error:
-            raise FoundError(Difference(trial=trial, words=str(error), raised=True)) from error
-        self._compare(trial, answer)
+        calls = [trial]
+        if trial.pick.startswith("n") and self.bench.gradients_of(trial):
+            # What the sums over these very rows are compared with.
+            calls.insert(0, replace(trial.plain(), requires=self.ways.with_gradient))
+        for each in calls:
+            try:
+                answer = self.bench.call(each, watch=watch)
+            except RaisedError as error:
+                raise FoundError(Difference(trial=each, words=str(error), raised=True)) from error
+            self._compare(each, answer)
         if watch:
-            self._watched(answer)
+            self._watched(trial, answer)
 
     def _compare(self, trial: Trial, answer: Answer) -> None:
         self.coverage.count(trial)
@@ -159,8 +179,26 @@ class Search:
         if difference is not None:
             raise FoundError(difference)
 
-    def _watched(self, answer: Answer) -> None:
+    def _watched(self, trial: Trial, answer: Answer) -> None:
+        """Other operators than any call before, or lines never reached: a place to look at closely."""
+        more = bool(answer.lines) and answer.lines[0] > (self.coverage.lines[0] if self.coverage.lines else 0)
+        if more or answer.fingerprint not in self.seen:
+            self.new.append(trial)
+        self.seen.add(answer.fingerprint)
         self.coverage.lines = answer.lines
+
+    def _closely(self, trial: Trial) -> None:
+        """Calls around one that did something new: fewer and more rows, and every kind of call on its data."""
+        base = replace(
+            trial.plain(), requires=(), history="", sizes=(self._pool_rows(trial), *trial.sizes[1:]), pick="0"
+        )
+        if not self.open(base):
+            return
+        if "batch" in self.ways.promises:
+            for count in {max(1, trial.count + step) for step in (-2, -1, 0, 1, 2)} | {max(1, trial.count // 2)}:
+                self.attempt(replace(trial, sizes=(count, *trial.sizes[1:])))
+        for _ in range(CALLS_A_PROBLEM):
+            self.attempt(drawn(self.source, base, self.ways, lambda: self._rows(base)))
 
     def affordable(self, trial: Trial) -> bool:
         """A call may take a fortieth of the whole time, and its data no longer to make."""
@@ -175,7 +213,7 @@ class Search:
     # the parts
 
     def _base(self, tail: tuple[int, ...], **changed: object) -> Trial:
-        """A problem's plain call, on as many rows as its pool has; on a drawn number where rows are not to be varied."""
+        """A problem's plain call, on as many rows as its pool has, or as were asked for."""
         sizes = legal(self.letters, (1, *tail))
         trial = Trial(sizes=sizes, rows=self.rows_kind, **changed)  # type: ignore[arg-type]
         count = self._pool_rows(trial)
@@ -249,7 +287,7 @@ class Search:
             for size in (*swept(min(130, most)), *(large for large in _LARGE if large <= most)):
                 if self.spent() - begun > SWEEP_SHARE / 2 / len(tail):
                     break
-                self._around((*tail[:place], size, *tail[place + 1 :]), calls=2)
+                self._around(self._with(place, size), calls=2)
 
     def _around(self, tail: tuple[int, ...], calls: int, rows: Sequence[int] = ()) -> None:
         """A problem of these sizes, a few calls on it."""
@@ -264,26 +302,30 @@ class Search:
     def _shared(self) -> str:
         return self.source.choice(("normal", "normal", "normal", *SHARED))
 
+    def _with(self, place: int, size: int) -> tuple[int, ...]:
+        """The usual sizes with one changed; beside a large one the others are small."""
+        tail = list(axes_of(self.letters).base)
+        if size > LONG and self.letters in ("MKN", "MKV", "MVH"):
+            tail = [min(each, SHORT) for each in tail]
+        tail[place] = size
+        return tuple(tail)
+
     def _named(self) -> None:
-        """Numbers in the code, as numbers of rows and as sizes of every axis."""
+        """Numbers in the code, as numbers of rows and as sizes of every axis; those themselves first."""
         start = self.spent()
         tail = axes_of(self.letters).base
-        plans: list[Callable[[], None]] = []
-        rows = [count for count in self.named if count <= MOST_ROWS]
-        for begin in range(0, len(rows), 8):
-            plans.append(
-                lambda begin=begin: (
-                    self._around(tail, 0, rows[begin : begin + 8]) if "batch" in self.ways.promises else None
-                )
-            )
-        for place, most in enumerate(axes_of(self.letters).most):
-            for size in (each for each in self.named if each <= most):
-                plans.append(lambda place=place, size=size: self._around((*tail[:place], size, *tail[place + 1 :]), 5))
-        self.source.shuffle(plans)
-        for plan in plans:
+        plans: list[tuple[int, int]] = []
+        for size in self.named:
+            if size <= MOST_ROWS and "batch" in self.ways.promises:
+                plans.append((-1, size))
+            plans += [(place, size) for place, most in enumerate(axes_of(self.letters).most) if size <= most]
+        for place, size in plans:
             if not self.left(start + NAMED_SHARE):
                 break
-            plan()
+            if place < 0:
+                self._around(tail, 0, [size])
+            else:
+                self._around(self._with(place, size), 3)
 
     def _draw(self, number: int) -> None:
         tail = self.fixed[1:] if self.fixed else drawn_tail(self.source, self.letters, self.named)
@@ -313,8 +355,8 @@ class Search:
             self.attempt(trial, watch=not (number + place) % WATCHED)
 
 
-_LARGE = (192, 255, 256, 257, 300, 384, 511, 512, 513, 576, 640, 777, 1000, 1023, 1024, 1025, 1536, 2047, 2048, 2049, 2500, 3000, 3001,
-          3072, 4095, 4096, 4097, 5000, 6144, 7000, 8192, 8199)  # fmt: skip
+_LARGE = (192, 255, 256, 257, 300, 384, 511, 512, 513, 576, 640, 777, 1000, 1023, 1024, 1025, 1536, 2047, 2048, 2049,
+          2500, 3000, 3001, 3072, 4095, 4096, 4097, 5000, 6144, 7000, 8192, 8199)  # fmt: skip
 
 
 def _up(size: int) -> int:

@@ -1,6 +1,6 @@
 """Makes a difference small: fewer rows, smaller sizes, plain data, plain strides, until nothing more can go.
 
-Each step is judged in a process in which the function was never called, so that what is left shows the difference by itself."""
+Each step is judged in a process in which the function was never called: what is left shows the difference by itself."""
 
 from __future__ import annotations
 
@@ -112,8 +112,10 @@ class Shrinker:
 
 def _smaller(trial: Trial, letters: str) -> Iterator[Trial]:
     """One step simpler, the boldest first."""
-    plainer = {"fresh": False, "poison": False, "history": "", "reuse": False, "layouts": (), "threads": 0, "mode": "plain",
-               "requires": (), "omit": (), "shared": "normal", "rows": "normal", "format": "float32", "seed": 0}  # fmt: skip
+    plainer = {
+        "fresh": False, "poison": False, "history": "", "reuse": False, "layouts": (), "threads": 0, "mode": "plain",
+        "requires": (), "omit": (), "shared": "normal", "rows": "normal", "format": "float32", "seed": 0,
+    }  # fmt: skip
     for name, value in plainer.items():
         if getattr(trial, name) != value:
             yield replace(trial, **{name: value})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The ways in which one call can be made differently and must give the same bits: a fixed core, and draws from all of them.
+"""The ways in which a call can be made differently and must give the same bits: a fixed core, and draws from all.
 
 Each way belongs to a promise; only those that were asked for are tried. Knows arguments by name and no operator."""
 
@@ -16,7 +16,8 @@ CORE_THREADS = (1, 2, 3, 4)
 PADDING = ("zero", "nan", "infinite", "huge")
 # Which promise a way of calling belongs to.
 PROMISES = {"batch": "batch", "padding": "padding", "chunk": "chunk", "threads": "tile", "layout": "repeat",
-            "mode": "repeat", "gradients": "repeat", "history": "repeat", "memory": "repeat", "fresh": "repeat"}  # fmt: skip
+            "mode": "repeat", "gradients": "repeat", "history": "repeat", "memory": "repeat",
+            "fresh": "repeat"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +63,13 @@ def core(base: Trial, ways: Ways) -> Iterator[Trial]:
         yield replace(base, mode="no_grad", requires=ways.with_gradient)
     if ways.asked("gradients") and ways.with_gradient:
         yield from (replace(base, requires=requires) for requires in _subsets(ways.with_gradient))
+        # Sums over rows, of ordinary rows: the same for whatever is asked, and however the call is made.
+        sums = [replace(base, requires=requires, pick="n1") for requires in _subsets(ways.with_gradient)]
+        yield from sums
+        if ways.asked("threads"):
+            yield from (replace(sums[0], threads=threads) for threads in CORE_THREADS)
+        yield replace(sums[0], layouts=tuple((name, "t") for name in ways.shapes))
+        yield replace(sums[0], history="rows", reuse=True)
     if ways.asked("history"):
         for history in HISTORIES[1:]:
             yield from (replace(base, history=history, reuse=reuse) for reuse in (True, False))
@@ -77,13 +85,14 @@ def core(base: Trial, ways: Ways) -> Iterator[Trial]:
 
 
 _CORE_ROWS = (
-    *((1, f"={row}") for row in range(12)), (2, "0"), (3, "5"), (4, "s1"), (5, "=0"), (7, "s2"), (8, "9"), (9, "s3"), (16, "s4"),
-    (17, "=4"), (31, "s5"), (33, "s6"), (64, "s7"), (65, "s8"), (100, "s9"), (129, "s10"), (257, "s11"), (300, "s12"), (513, "s13"),
+    *((1, f"={row}") for row in range(12)), (2, "0"), (3, "5"), (4, "s1"), (5, "=0"), (7, "s2"), (8, "9"), (9, "s3"),
+    (16, "s4"), (17, "=4"), (31, "s5"), (33, "s6"), (64, "s7"), (65, "s8"), (100, "s9"), (129, "s10"), (257, "s11"),
+    (300, "s12"), (513, "s13"),
 )  # fmt: skip
 
 
 def _subsets(names: Sequence[str]) -> list[tuple[str, ...]]:
-    single = [(name,) for name in names]
+    single: list[tuple[str, ...]] = [(name,) for name in names]
     return [tuple(names), *single] if len(names) > 1 else single
 
 
@@ -135,7 +144,8 @@ def _draw_mode(source: random.Random, trial: Trial, ways: Ways) -> Trial:
 def _draw_gradients(source: random.Random, trial: Trial, ways: Ways) -> Trial:
     if not ways.with_gradient:
         return trial
-    return replace(trial, mode="plain", requires=source.choice(_subsets(ways.with_gradient)))
+    pick = f"n{source.randrange(1, 1000)}" if source.random() < 0.5 and ways.asked("batch") else trial.pick
+    return replace(trial, mode="plain", requires=source.choice(_subsets(ways.with_gradient)), pick=pick)
 
 
 def _draw_history(source: random.Random, trial: Trial, ways: Ways) -> Trial:
@@ -155,8 +165,8 @@ def _draw_padding(source: random.Random, trial: Trial, ways: Ways) -> Trial:
 
 
 _DRAWS: dict[str, Callable[[random.Random, Trial, Ways], Trial]] = {
-    "layout": _draw_layout, "chunk": _draw_view, "threads": _draw_threads, "mode": _draw_mode, "gradients": _draw_gradients,
-    "history": _draw_history, "memory": _draw_memory, "padding": _draw_padding,
+    "layout": _draw_layout, "chunk": _draw_view, "threads": _draw_threads, "mode": _draw_mode,
+    "gradients": _draw_gradients, "history": _draw_history, "memory": _draw_memory, "padding": _draw_padding,
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Which sizes a function is tried on: every small one, primes and odd factors, a few large ones, one axis at a time.
 
-Knows axes by the letters of a door, and no operator. Sizes that take too long are left out by the time that calls took."""
+Knows axes by the letters of a door, and no operator. Sizes that would take too long are left out."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Cost:
         del bucket[2:]
 
     def expected(self, sizes: tuple[int, ...]) -> float:
-        """What such a call should take. One slow call says nothing: it may have loaded, compiled, or waited for others."""
+        """What such a call should take. One slow call says nothing: it may have loaded, compiled or waited."""
         known = {bits: took[-1] for bits, took in self.seen.items() if len(took) > 1}
         if not known:
             return 0.0
@@ -134,16 +134,15 @@ class Cost:
 
 
 def near(numbers: Sequence[int], most: int) -> list[int]:
-    """Numbers found in a function's code, their neighbours, doubles and multiples that are one off."""
-    found: set[int] = set()
+    """Numbers found in a function's code and their neighbours; then sums, doubles and multiples, and theirs."""
+    found: dict[int, None] = {}
+    for shift in (0, 1, -1):
+        found |= {number + shift: None for number in numbers}
     for number in numbers:
-        for scaled in (number, 2 * number, 3 * number):
-            found |= {scaled - 1, scaled, scaled + 1}
-    for number in numbers:
-        for rest in numbers:
-            if rest < number:
-                found |= {number + rest, 2 * number + rest, 5 * number + rest}
-    return sorted(size for size in found if 1 <= size <= most)
+        found |= {factor * number + rest: None for rest in numbers if rest < number for factor in (1, 2, 5)}
+    for factor in (2, 3):
+        found |= {factor * number + shift: None for number in numbers for shift in (0, 1, -1)}
+    return [size for size in found if 1 <= size <= most]
 
 
 def drawn_rows(source: random.Random, named: Sequence[int], most: int) -> int:

@@ -13,8 +13,8 @@ from samebits.checker.adversary.layouts import parsed
 from samebits.contracts.language import FORMATS
 
 MODES = ("plain", "no_grad", "inference")
-# What is called just before, with equal sizes: the same call, one with other rows, one with another weight, one whose last
-# number alone differs, one with more rows.
+# What is called just before, with equal sizes: the same call, one with other rows, one with another weight, one whose
+# last number alone differs, one with more rows.
 HISTORIES = ("", "same", "rows", "shared", "almost", "larger")
 CONTIGUOUS = "c"
 
@@ -32,8 +32,8 @@ class Trial:
     rows: str = "mixed"
     """Kinds of rows, joined by commas, over and over; mixed is one of each."""
     pick: str = "0"
-    """Which rows: "0" in order, "s5" at random by seed 5, "=3" row 3 everywhere, "2,0,7" these,
-    "pad:nan:3:4" rows in order with three rows of NaN before and four behind."""
+    """Which rows: "0" in order, "s5" at random by seed 5, "n5" ordinary ones at random, "=3" row 3 everywhere,
+    "2,0,7" these, "pad:nan:3:4" rows in order with three rows of NaN before and four behind."""
     layouts: tuple[tuple[str, str], ...] = ()
     threads: int = 0
     mode: str = "plain"
@@ -139,9 +139,11 @@ def arrangement(trial: Trial, kinds: Sequence[str]) -> np.ndarray:
     """Which row of the pool stands at each place."""
     pick, count, rows = trial.pick, trial.count, len(kinds)
     try:
-        if pick.startswith("s"):
+        if pick[0] in "sn":
+            # Sums over rows say nothing where a row is NaN: "n" picks ordinary rows only.
+            kept = [place for place, kind in enumerate(kinds) if pick[0] == "s" or kind == "normal"] or [0]
             words = np.random.PCG64(int(pick[1:])).random_raw(count)
-            return (words % np.uint64(rows)).astype(np.int64)
+            return np.array(kept)[(words % np.uint64(len(kept))).astype(np.int64)]
         if pick.startswith("="):
             return np.full(count, int(pick[1:]) % rows)
         if pick.startswith("pad:"):
@@ -155,4 +157,4 @@ def arrangement(trial: Trial, kinds: Sequence[str]) -> np.ndarray:
             return np.array([chosen[i % len(chosen)] for i in range(count)])
         return (np.arange(count) + int(pick)) % rows
     except (ValueError, IndexError) as error:
-        raise ValueError(f"case: pick={pick!r} cannot be read; allowed: 0, s5, =3, 2,0,7 or pad:nan:3:4") from error
+        raise ValueError(f"case: pick={pick!r} cannot be read; allowed: 0, s5, n5, =3, 2,0,7 or pad:nan:3:4") from error

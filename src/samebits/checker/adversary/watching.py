@@ -1,6 +1,6 @@
-"""What a call does, seen from outside: operators dispatched, lines of its own Python reached, numbers written in its code.
+"""What a call does, seen from outside: operators dispatched, lines of its Python reached, numbers written in its code.
 
-Guides the search to where behaviour changes; never decides a verdict. Lines are watched in the function's own files only."""
+Guides the search to where behaviour changes; never decides a verdict. Lines are those of the function's own module."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _EMPTY = ("aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty
           "aten.new_empty_strided.default")  # fmt: skip
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down every operator; fills what torch leaves uninitialised."""
 
     def __init__(self, poison: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.poison, self.names = poison, hashlib.sha256()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -175,7 +175,6 @@ def _whole(values: Any) -> set[int]:
             whole |= _whole(value)
         elif isinstance(value, dict):
             whole |= _whole(list(value)) | _whole(list(value.values()))
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and value == value and abs(value) < 2**62:
-            if value == int(value) and 2 <= abs(int(value)) <= LARGEST_NUMBER:
-                whole.add(abs(int(value)))
+        elif isinstance(value, (int, float)) and 2 <= abs(value) <= LARGEST_NUMBER and value == int(value):
+            whole.add(abs(int(value)))
     return whole

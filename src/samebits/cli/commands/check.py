@@ -60,8 +60,10 @@ def check(
     selection = Selection(shape=parse_shape(shape), recipe=recipe, formats=tuple(format) if format else None, seed=seed)
     work = Plan(judgements=())
     for name in dict.fromkeys(names):
-        work += plan(name, like, promises=promise, backend=backend, selection=selection,
-                     seconds=THOROUGH_SECONDS if thorough and seconds is None else seconds, case=case, order=order)  # fmt: skip
+        work += plan(
+            name, like, promises=promise, backend=backend, selection=selection, case=case, order=order,
+            seconds=THOROUGH_SECONDS if thorough and seconds is None else seconds,
+        )  # fmt: skip
     report = _executed(work, quiet=as_json)
     if as_json:
         print_json({**report.as_dict(), "not_asked": list(work.not_asked)})
