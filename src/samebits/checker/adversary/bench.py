@@ -103,9 +103,10 @@ class Bench:
         order = [name for name in self.form.order if name not in trial.omit]
         header: dict[str, Any] = {
             "do": "call", "pool": key, "order": order, "rows": list(self.form.door.row_arguments),
-            "layouts": dict(trial.layouts), "reuse": trial.reuse, "requires": [each for each in trial.requires if each not in trial.omit],
-            "backward": backward, "keywords": dict(self.form.keywords), "scalars": dict(self.form.scalars),
-            "mode": trial.mode, "threads": trial.threads, "watch": watch, "poison": trial.poison, "nudge": nudge,
+            "layouts": dict(trial.layouts), "reuse": trial.reuse,
+            "requires": [each for each in trial.requires if each not in trial.omit], "backward": backward,
+            "keywords": dict(self.form.keywords), "scalars": dict(self.form.scalars), "mode": trial.mode,
+            "threads": trial.threads, "watch": watch, "poison": trial.poison, "nudge": nudge,
         }  # fmt: skip
         try:
             said, results = worker.ask(

@@ -260,7 +260,8 @@ def busy() -> float:
 
 def _unjudged(request: Request, reason: str, started: float) -> Report:
     finding = Finding(
-        subject=request.origin.name, promise=", ".join(request.promises) if request.promises != JUDGED else "all", backend=request.backend,
+        subject=request.origin.name, promise="all" if request.promises == JUDGED else ", ".join(request.promises),
+        backend=request.backend,
         verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0, detail=reason, seconds=round(time.monotonic() - started, 3),
     )  # fmt: skip
     return Report(findings=(finding,), environment=environment())

@@ -63,7 +63,7 @@ def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -
     exact = door.exact(arguments, cotangent, any_order)
     share = 0.0
     for name, values in found.items():
-        # Gradients that flow back on two ways are each rounded to a narrow format by torch: no bound of a sum covers that.
+        # Gradients that flow back on two ways are each rounded to a narrow format by torch: no sum's bound covers that.
         if name != OUTPUT and problem.format != "float32" and not door.exact_specials:
             continue
         used, words = _within(values, exact[name], zero_signs=door.exact_zero_signs and name == OUTPUT)

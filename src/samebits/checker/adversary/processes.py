@@ -75,6 +75,8 @@ class Worker:
 
     def _death(self, words: str) -> str:
         status = self._reap()
+        if not words.startswith("the process is gone"):
+            return f"wrote into the checker's pipe: {words}"
         if status is None:
             return words
         if os.WIFSIGNALED(status):

@@ -75,22 +75,29 @@ def check(
 def _executed(work: Plan, *, quiet: bool) -> Report:
     """Judges, and prints every finding as soon as it is there: a check may take minutes, its first line must not."""
     console, widths = output(), _widths(work)
-    if not quiet and widths:
-        console.print(Text(_row(HEADER, widths), style="dim"))
+    # A function may turn out to be none once it is imported; an operator is there.
+    titled = False
+
+    def title() -> None:
+        nonlocal titled
+        if not quiet and not titled:
+            titled = True
+            console.print(Text(_row(HEADER, widths), style="dim"))
+            console.file.flush()
+
+    def found(finding: Finding) -> None:
+        title()
+        if not quiet:
+            console.print(_styled(finding, widths))
+            console.file.flush()
+
+    if work.judgements:
+        title()
     with progress("checking") as tell:
         if work.requests and not sys.stderr.isatty():
             names = ", ".join(request.origin.name for request in work.requests)
-            print(
-                f"samebits: searching {names} for about {sum(each.seconds for each in work.requests):.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
-
-        def found(finding: Finding) -> None:
-            if not quiet:
-                console.print(_styled(finding, widths))
-                console.file.flush()
-
+            seconds = sum(request.seconds for request in work.requests)
+            print(f"samebits: searching {names} for about {seconds:.0f} s", file=sys.stderr, flush=True)
         return execute(work, tell, found)
 
 
