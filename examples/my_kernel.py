@@ -60,7 +60,7 @@ def good(a: Tensor, b: Tensor) -> Tensor:
 
 
 def kahan(a: Tensor, b: Tensor) -> Tensor:
-    """Keeps its bits too. It has one order for all rows, but no order of plain additions: it does not replay as a chain."""
+    """Keeps its bits too: it has one order for all rows, though no order of plain additions replays it."""
     return _Product.apply(a, b, _kahan)
 
 

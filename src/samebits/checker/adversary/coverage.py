@@ -49,9 +49,11 @@ class Coverage:
 
     def lines_of_text(self, letters: str) -> list[str]:
         """What was covered, for a reader."""
-        largest = [max(sizes) for sizes in zip(*self.problems, strict=True)] if self.problems else []
+        if not self.calls:
+            return []
+        largest = [max(sizes) for sizes in zip(*self.problems, strict=True)]
         axes = ", ".join(f"{letter} up to {size}" for letter, size in zip(letters[1:], largest, strict=True))
-        rows = f"{letters[0]} up to {max(self.rows)} ({len(self.rows)} different)" if self.rows else "nothing"
+        rows = f"{letters[0]} up to {max(self.rows)} ({len(self.rows)} different)"
         formats = ", ".join(f"{name} {count}" for name, count in self.formats.items())
         text = [f"{self.calls} calls; {rows}, {axes} ({len(self.problems)} different); {formats}"]
         for way, title in TITLES.items():
