@@ -81,15 +81,16 @@ def test_what_a_function_always_raises_could_not_be_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    ("returned", "words"),
     [
-        (lambda a, b: (a @ b).T, "for 26 rows; the first axis must be the rows"),
-        (lambda a, b: [a @ b], "returned list; one Tensor is needed"),
-        (lambda a, b: a @ b.detach(), "The differentiated Tensor at index 1"),
+        ("(a @ b).T", "rows; the first axis must be the rows"),
+        ("[a @ b]", "returned list; one Tensor is needed"),
+        ("a @ b.detach()", "The differentiated Tensor at index 1"),
     ],
 )
-def test_what_is_no_output_is_the_finding(function: Function, words: str) -> None:
-    finding = only(function, "accuracy", "matmul")
+def test_what_is_no_output_is_the_finding(returned: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(f"def odd(a, b):\n    return {returned}\n")
+    finding = only(f"{tmp_path / 'odd.py'}:odd", "accuracy", "matmul")
     assert finding.verdict is Verdict.DOES_NOT_HOLD and words in finding.detail
 
 

@@ -38,6 +38,7 @@ def probe(stranger: Stranger, forms: Sequence[Form], formats: Sequence[str], nam
     problems: list[str] = []
     fitting: list[Probed] = []
     for form in forms:
+        worker.loaded.clear()  # arguments have other names for another operator
         bench = Bench(stranger=stranger, form=form, worker=worker, cost=Cost(form.door.shape_axes))
         try:
             probed = _probed(bench, formats)

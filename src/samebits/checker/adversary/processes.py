@@ -34,6 +34,7 @@ FIRST_CALL_SECONDS = 45.0
 LATER_CALL_SECONDS = 15.0
 # What torch imports when a custom operator is first differentiated or watched: once here, not once in every fork.
 LATE_IMPORTS = ("sympy", "torch._dynamo")
+FORK_HINT = "; it ran in a fork of this process, which libraries may not survive: put it where it can be imported"
 PATIENCE = 50
 """A call may take so many times what it should by its size."""
 
@@ -46,6 +47,8 @@ class Worker:
     pid: int
     wait: Callable[[], int]
     log: IO[bytes]
+    forked_here: bool = False
+    """A fork of the checker's own process, where threads that libraries had started are missing."""
     calls: int = 0
     ended: bool = False
     loaded: set[str] = field(default_factory=set)
@@ -62,7 +65,8 @@ class Worker:
             answer, results = receive(self.pipe, seconds)
         except LateError:
             self.end()
-            raise UnjudgedError(f"hangs: a call took more than {seconds:.0f} s and was ended") from None
+            beside = FORK_HINT if self.forked_here else ""
+            raise UnjudgedError(f"hangs: a call took more than {seconds:.0f} s and was ended{beside}") from None
         except BrokenPipeMessageError as error:
             raise UnjudgedError(self._death(str(error))) from None
         if answer.pop("number", None) != number:
@@ -247,7 +251,7 @@ class Stranger:
             finally:
                 os._exit(0)
         there.close()
-        return Worker(here, pid, lambda: os.waitpid(pid, 0)[1], self.log)
+        return Worker(here, pid, lambda: os.waitpid(pid, 0)[1], self.log, forked_here=True)
 
     def _forked_there(self) -> Worker:
         here, there = socket.socketpair()
