@@ -86,6 +86,14 @@ def test_a_wider_accumulator_has_one_order_and_is_not_the_declared_one() -> None
     assert chain.verdict is Verdict.HOLDS
 
 
+def test_two_orders_of_a_wider_accumulator_are_no_broken_promise(tmp_path: Path) -> None:
+    """torch's float64 product of one row adds in another order than that of two; float32 results do not show it."""
+    file = tmp_path / "wide.py"
+    file.write_text("def linear(x, w):\n    return (x.double() @ w.double().T).to(x.dtype)\n")
+    (finding,) = sb.check(f"{file}:linear", promises=["order"]).findings
+    assert finding.verdict is Verdict.HOLDS and "wider than float32" in finding.detail
+
+
 def test_a_closure_runs_in_a_fork_and_the_report_says_so() -> None:
     scale = 1.0
 
