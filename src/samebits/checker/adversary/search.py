@@ -233,7 +233,7 @@ class Search:
                 if not self.left(CORE_SHARE * (number + 1) / len(self.formats) + 0.1):
                     break
                 self.attempt(trial, watch=not place % WATCHED)
-            for shared in SHARED[1:]:
+            for shared in self._kinds_of_shared()[1:]:
                 other = replace(base, shared=shared, seed=self.seed + 1)
                 if self.left(CORE_SHARE) and self.open(other):
                     self._several(other, 4)
@@ -300,7 +300,11 @@ class Search:
         self._several(base, calls)
 
     def _shared(self) -> str:
-        return self.source.choice(("normal", "normal", "normal", *SHARED))
+        return self.source.choice(("normal", "normal", "normal", *self._kinds_of_shared()))
+
+    def _kinds_of_shared(self) -> tuple[str, ...]:
+        """A weight of ones makes the gradients of a softmax cancel to nothing but the rounding of any accumulator."""
+        return SHARED if self.bench.form.door.exact_specials else tuple(each for each in SHARED if each != "ones")
 
     def _with(self, place: int, size: int) -> tuple[int, ...]:
         """The usual sizes with one changed; beside a large one the others are small."""
