@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from samebits.checker.cases import Case, Selection, batch_sizes, cases, chunk_cuts, micro_cuts, pad_rows
-from samebits.checker.driving import UnjudgedError
 from samebits.checker.outcome import Compared, outcome
 from samebits.checker.targets import OPERATORS, find_door
 from samebits.contracts.language import Domain, Draw
-from samebits.records.report import Verdict
+from samebits.records.report import UnjudgedError, Verdict
 
 DOMAIN = Domain(
     shapes=[[2, 3, 4], [5, 6, 7]], recipes=["normal", "wide"], formats=["float32"], seeds=[1, 2],

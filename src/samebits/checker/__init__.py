@@ -1,9 +1,10 @@
-"""Judges a room by its contract, or anyone's function by the door it is like; reveals how a function adds.
+"""Judges a room by its contract, searches anyone's function for a difference, reveals how a function adds.
 
 targets.py      what a user names: rooms, doors, functions
 planning.py     which promises will be judged, on which inputs
 judging.py      carries out a plan, planted faults included
 promises/       one function a promise
+adversary/      anyone's function: calls that must agree, in processes of their own
 driving.py      calls the function, forward and backward; cases.py makes its inputs; outcome.py adds up
 revealing.py    the order of one row, through a door
 environment.py  the machine a result was found on"""
@@ -11,10 +12,13 @@ environment.py  the machine a result was found on"""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
+from samebits.checker.adversary import origin_of, origin_of_text
+from samebits.checker.adversary.origins import ImportFailedError, load
 from samebits.checker.cases import Selection
-from samebits.checker.driving import DEVICES, CallError, Setting
+from samebits.checker.driving import DEVICES, CallError, Setting, said
 from samebits.checker.judging import execute
 from samebits.checker.planning import Plan, check_words, plan_function, plan_room
 from samebits.checker.revealing import reveal_row, reveal_sum
@@ -33,7 +37,7 @@ from samebits.checker.targets import (
 from samebits.contracts.language import FORMATS, Contract
 from samebits.contracts.registry import Room, nearest
 from samebits.numerics.reveal import Revelation
-from samebits.records.report import Report
+from samebits.records.report import Report, UnjudgedError
 
 __all__ = ["OPERATORS", "Plan", "Selection", "check", "execute", "has_rows", "plan", "reveal"]
 
@@ -41,27 +45,38 @@ __all__ = ["OPERATORS", "Plan", "Selection", "check", "execute", "has_rows", "pl
 def check(target: str | Room | Contract | Callable[..., Any], like: str | None = None, *,
           promises: Sequence[str] | None = None, backend: str | None = None, formats: Sequence[str] | None = None,
           shape: Sequence[int] | None = None, recipe: str | None = None, seed: int | None = None,
+          seconds: float | None = None, case: str | None = None, order: str | None = None,
           home: Home = OPERATORS) -> Report:  # fmt: skip
-    """Judges a room (by name), or a function (itself, or its import path) by the door it is `like`.
+    """Judges one of our operators (by name), or any function: itself, its import path, or ./file.py:fn.
 
-    Without `promises` all that the contract obliges; without `backend` every backend of a room, and the CPU for a
-    function. `formats`, `shape`, `recipe` and `seed` narrow the inputs."""
+    Without `promises` all that can be asked; without `backend` every backend of an operator, and the CPU for a
+    function. `like` names the operator that a function computes, where its name or its signature does not tell.
+    `formats`, `shape`, `recipe` and `seed` narrow the inputs. A function is searched for a difference for `seconds`
+    (30); `case` is one line that an earlier report printed; `order` is an order that the function declares."""
     selection = Selection(shape=tuple(shape) if shape else None, recipe=recipe,
                           formats=tuple(formats) if formats else None, seed=seed)  # fmt: skip
-    return execute(plan(target, like, promises=promises, backend=backend, selection=selection, home=home))
+    work = plan(target, like, promises=promises, backend=backend, selection=selection, seconds=seconds, case=case,
+                order=order, home=home)  # fmt: skip
+    return execute(work, home=home)
 
 
 def plan(target: str | Room | Contract | Callable[..., Any], like: str | None = None, *,
          promises: Sequence[str] | None = None, backend: str | None = None, selection: Selection | None = None,
+         seconds: float | None = None, case: str | None = None, order: str | None = None,
          home: Home = OPERATORS) -> Plan:  # fmt: skip
-    """What `check` would do."""
+    """What `check` would do. A function is not imported for it."""
     room = find_room(target, home)
     if room is not None:
+        for name, value in (("seconds", seconds), ("case", case), ("order", order)):
+            if value is not None:
+                raise ValueError(
+                    f"{room.name}: {name} is for someone's function; an operator is judged by its contract"
+                )
         return plan_room(room, promises=promises, backend=backend, like=like, selection=selection)
-    function = import_function(target) if isinstance(target, str) else target
-    assert callable(function)
-    return plan_function(function, home, name=target if isinstance(target, str) else None, like=like, promises=promises,
-                         backend=backend, selection=selection)  # fmt: skip
+    assert isinstance(target, str) or callable(target)
+    origin = origin_of_text(target) if isinstance(target, str) else origin_of(target)
+    return plan_function(origin, home, like=like, promises=promises, backend=backend, selection=selection,
+                         seconds=seconds, case=case, order=order)  # fmt: skip
 
 
 def find_room(target: object, home: Home = OPERATORS) -> Room | None:
@@ -120,12 +135,22 @@ def _revealed_function(target: str | Callable[..., Any], like: str | None,
         return target, like
     room = find_room(target, home)
     if room is None:
-        return import_function(target), like
+        return load_here(target), like
     for subject in room.contract().subjects.values():
         if doors(room)[subject.door].probe is not None and like in (None, subject.door):
             return import_function(subject.object), subject.door
     asked = f"like {like!r} " if like else ""
     raise ValueError(f"{room.name}: no function {asked}shows its sum; doors: {', '.join(doors(room))}")
+
+
+def load_here(target: str) -> Callable[..., Any]:
+    """A function by its import path or file, in this process; one that cannot be had is a ValueError."""
+    try:
+        return load(asdict(replace(origin_of_text(target), function=None)))
+    except ImportFailedError as error:
+        raise ValueError(str(error)) from error
+    except Exception as error:
+        raise UnjudgedError(f"{target} cannot be imported: {said(error)}") from error
 
 
 def has_rows(target: str | Callable[..., Any], like: str | None, home: Home = OPERATORS) -> bool:

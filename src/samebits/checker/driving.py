@@ -25,10 +25,6 @@ class CallError(Exception):
     """The function under judgement raised, or returned what no door can return; the text says which."""
 
 
-class UnjudgedError(Exception):
-    """Neither answer can be given here; the text says why."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
     """A function, how it is driven, and where."""

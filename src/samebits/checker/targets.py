@@ -73,14 +73,6 @@ def find_door(name: str, home: Home) -> tuple[Door, Room]:
     return known[wanted]
 
 
-def door_of(function: Callable[..., Any], like: str | None, home: Home) -> tuple[Door, Room]:
-    """The door a function is judged by: the one asked for, or the one that has the function's own name."""
-    own = getattr(function, "__name__", type(function).__name__)
-    if like is None and ALIASES.get(own, own) not in all_doors(home):
-        raise ValueError(f"{own!r} is no door's name; say which it is like: {', '.join(all_doors(home))}")
-    return find_door(like or own, home)
-
-
 def check_signature(function: Function, door: Door, name: str) -> None:
     """A function that cannot take the door's arguments is the caller's mistake, not a finding."""
     wanted = (*door.row_arguments, *door.shared_arguments)

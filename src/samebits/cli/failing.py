@@ -14,6 +14,7 @@ import typer
 
 from samebits.native import NativeError
 from samebits.records.packages import MissingPackageError
+from samebits.records.report import UnjudgedError
 
 SCHEMA: Final = "samebits.error/1"
 # Set: an exception that nobody expected is shown with all its calls.
@@ -76,6 +77,8 @@ def _judged(error: BaseException) -> tuple[str, int, str]:
         return str(getattr(error, "format_message", error.__str__)()), WRONG_USAGE, "usage"
     if isinstance(error, NativeError):
         return str(error), COULD_NOT_BE_JUDGED, "native"
+    if isinstance(error, UnjudgedError):
+        return f"could not be judged: {error}", COULD_NOT_BE_JUDGED, "unjudged"
     if isinstance(error, MissingPackageError):
         return str(error), COULD_NOT_BE_JUDGED, "missing"
     if isinstance(error, ValueError):

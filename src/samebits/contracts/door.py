@@ -49,6 +49,14 @@ class Door:
     """(backend, format) -> launch numbers that must not change a bit."""
     differentiable: bool = True
     """Whether gradients are judged too."""
+    optional_arguments: tuple[str, ...] = ()
+    """Shared arguments that a function of this kind may do without: as if they were zeros."""
+    own_numbers: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Numbers that someone's function may have fixed for itself, with those to try; `exact` takes them as arguments."""
+    exact_specials: bool = False
+    """Whether `exact` tells infinities, NaN and subnormal results too: sums of products do, in every order."""
+    exact_zero_signs: bool = False
+    """Whether the sign of a zero follows from the formula alone, whatever the order of a sum."""
     without_gradient: tuple[str, ...] = ()
     """Arguments that are numbers of rows, tokens or positions: nothing flows back into them."""
     forms: Mapping[str, Forms] = field(default_factory=dict)

@@ -25,6 +25,10 @@ class Verdict(StrEnum):
 EXIT_CODES = {Verdict.HOLDS: 0, Verdict.DOES_NOT_HOLD: 1, Verdict.COULD_NOT_BE_JUDGED: 3}
 
 
+class UnjudgedError(Exception):
+    """Neither answer can be given here; the text says why."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """One promise of one subject on one backend, judged."""
@@ -56,6 +60,10 @@ class Report:
 
     findings: tuple[Finding, ...]
     environment: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What a reader should know about the reach of the findings."""
+    coverage: dict[str, Any] = field(default_factory=dict)
+    """What was tried, counted, where inputs were searched for."""
 
     @property
     def verdict(self) -> Verdict:
@@ -82,6 +90,8 @@ class Report:
             "counts": self.counts(),
             "environment": self.environment,
             "findings": [asdict(finding) for finding in self.findings],
+            "notes": list(self.notes),
+            "coverage": self.coverage,
         }
 
     def as_json(self) -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from samebits.checker.cases import Case
-from samebits.checker.driving import CallError, Setting, UnjudgedError, difference, drive, everything, prepare, said
+from samebits.checker.driving import CallError, Setting, difference, drive, everything, prepare, said
 from samebits.checker.outcome import Compared
+from samebits.records.report import UnjudgedError
 
 CaseCheck = Callable[[Setting, Case], Iterator[Compared]]
 

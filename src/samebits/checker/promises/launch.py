@@ -16,7 +16,6 @@ from samebits.checker.driving import (
     Prepared,
     Results,
     Setting,
-    UnjudgedError,
     difference,
     drive,
     everything,
@@ -24,6 +23,7 @@ from samebits.checker.driving import (
 )
 from samebits.checker.outcome import CaseError, Compared
 from samebits.ops.launching import launching
+from samebits.records.report import UnjudgedError
 
 REPEATS = 4
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from samebits.checker.cases import Case
-from samebits.checker.driving import CallError, Setting, UnjudgedError
+from samebits.checker.driving import CallError, Setting
 from samebits.checker.outcome import CaseError, Compared
 from samebits.checker.revealing import reveal_row
 from samebits.contracts.orders import declared_order
 from samebits.numerics.order import digest
 from samebits.numerics.picture import describe
 from samebits.numerics.reveal import Revelation
+from samebits.records.report import UnjudgedError
 
 
 def order(setting: Setting, cases: Sequence[Case]) -> Iterator[Compared]:

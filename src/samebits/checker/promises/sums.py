@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from samebits.checker.cases import Case, micro_cuts, take
-from samebits.checker.driving import Setting, UnjudgedError, difference, drive, prepare
+from samebits.checker.driving import Setting, difference, drive, prepare
 from samebits.checker.outcome import Compared
+from samebits.records.report import UnjudgedError
 
 # The tensor core adds 16 products at a time (see contracts/orders.py): a cut elsewhere would regroup them.
 MULTIPLE = 16

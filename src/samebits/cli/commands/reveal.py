@@ -54,7 +54,7 @@ def reveal(
     if as_json:
         print_json(_document(target, k, format, device, groups, found, written, verdict))
     else:
-        _print(target, k, format, groups, found, written)
+        _print(target, k, format, groups, found, written, verdict)
     raise typer.Exit(EXIT_CODES[verdict])
 
 
@@ -93,6 +93,11 @@ def write_pictures(groups: tuple[OrderGroup, ...], target: str, path: Path) -> l
     return written
 
 
+def _replays(group: OrderGroup) -> str:
+    """What is said of one order: whether it replays. Only all orders together hold or do not."""
+    return "replays" if group.verdict == Verdict.HOLDS else group.verdict
+
+
 def _words(group: OrderGroup) -> str:
     if group.order is None:
         return "no order"
@@ -100,19 +105,21 @@ def _words(group: OrderGroup) -> str:
 
 
 def _print(target: str, k: int, format: str, groups: tuple[OrderGroup, ...], found: dict[int, Revelation],
-           written: list[Path]) -> None:  # fmt: skip
+           written: list[Path], verdict: Verdict) -> None:  # fmt: skip
     console = output()
     count = "one order" if len(groups) == 1 else f"{len(groups)} orders"
     console.print(Text(f"{target}, {k} terms, {format}: {count}", style="bold"))
     for number, group in enumerate(groups, 1):
         first = found[int(group.labels[0])]
         text = Text(f"\n{number}. {_words(group)}\n   rows {', '.join(group.labels)}\n   ")
-        text.append(group.verdict, style=VERDICT_STYLES[group.verdict.partition(":")[0]])
+        text.append(_replays(group), style=VERDICT_STYLES[group.verdict.partition(":")[0]])
         replayed = f"{first.replayed} of {first.replay_total} vectors replayed bit for bit"
         text.append(f"; {first.probes} {first.probe} probes; {replayed}; {first.mutants} close orders told apart")
         console.print(text)
     if written:
         console.print(Text(f"\nwritten: {', '.join(map(str, written))}", style="dim"))
+    why = f": {len(groups)} orders, one is needed" if len(groups) > 1 and verdict is Verdict.DOES_NOT_HOLD else ""
+    console.print(Text(f"\n{verdict}{why}", style=VERDICT_STYLES[str(verdict)]))
 
 
 def _document(target: str, k: int, format: str, device: str, groups: tuple[OrderGroup, ...],
@@ -124,7 +131,7 @@ def _document(target: str, k: int, format: str, device: str, groups: tuple[Order
             "order": describe(group.order) if group.order else None,
             "digest": digest(group.order) if group.order else None,
             "height": height(group.order) if group.order else None,
-            "verdict": group.verdict,
+            "verdict": _replays(group),
             "probe": found[sizes[0]].probe,
             "probes": sum(found[size].probes for size in sizes),
             "replayed": sum(found[size].replayed for size in sizes),

@@ -118,9 +118,11 @@ DOORS = {
     "linear": Door(
         name="linear", row_arguments=("x",), shared_arguments=("weight", "bias"), shape_axes="MKN",
         make=_make_linear, exact=_exact_linear, probe=_LINEAR_PROBE, launches=launches, resume=_resume_linear,
+        optional_arguments=("bias",), exact_specials=True,
     ),
     "matmul": Door(
         name="matmul", row_arguments=("a",), shared_arguments=("b",), shape_axes="MKN",
         make=_make_matmul, exact=_exact_matmul, probe=_MATMUL_PROBE, launches=launches, resume=_resume_matmul,
+        exact_specials=True,
     ),
 }  # fmt: skip

@@ -41,12 +41,13 @@ def statistic_error(width: int, error: Callable[[int], float]) -> float:
 def _exact(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) -> Mapping[str, Bounded]:
     x, weight, dy64 = arguments["x"].double(), arguments["weight"].double(), dy.double()
     rows, width = x.shape
-    rstd = (x.square().mean(-1, keepdim=True) + EPSILON).rsqrt()
+    eps = float(arguments["eps"]) if "eps" in arguments else EPSILON
+    rstd = (x.square().mean(-1, keepdim=True) + eps).rsqrt()
     of_rstd = statistic_error(width, error)
     gradient, xhat = dy64 * weight, x * rstd
     product = gradient * xhat
     mean, mean_magnitude = product.mean(-1, keepdim=True), product.abs().mean(-1, keepdim=True)
-    y = rmsnorm64(x, weight, EPSILON)
+    y = rmsnorm64(x, weight, eps)
     dx = rstd * (gradient - xhat * mean)
     # Each of gradient, xhat and mean carries its own error into the difference; then rstd multiplies it.
     magnitude = rstd * (gradient.abs() + xhat.abs() * mean_magnitude)
@@ -114,6 +115,7 @@ DOORS = {
     "rmsnorm": Door(
         name="rmsnorm", row_arguments=("x",), shared_arguments=("weight",), shape_axes="MH",
         make=_make, exact=_exact, launches=launches, resume=_resume,
+        own_numbers={"eps": (EPSILON, 1e-5, 1e-8, 2.0**-23, 1e-12, 0.0)}, exact_zero_signs=True,
     ),
     "rmsnorm_statistic": Door(
         name="rmsnorm_statistic", row_arguments=("x",), shared_arguments=("weight",), shape_axes="MH",

@@ -98,7 +98,7 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
 DOORS = {
     "softmax": Door(
         name="softmax", row_arguments=("x",), shared_arguments=(), shape_axes="MH",
-        make=_make, exact=_exact, launches=launches,
+        make=_make, exact=_exact, launches=launches, exact_zero_signs=True,
     ),
     "log_softmax": Door(
         name="log_softmax", row_arguments=("x",), shared_arguments=(), shape_axes="MH",

@@ -1,0 +1,177 @@
+"""Runs a stranger's function in the process made for it, exactly as a message describes, and hands back raw bits.
+
+Judges nothing. What it needs of torch it takes before the function is imported, so that a careless patch of torch does
+not reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from samebits.checker.adversary.frames import CARRIERS, WIDTHS, Array
+from samebits.checker.adversary.layouts import laid_out
+from samebits.checker.adversary.watching import Watch
+
+OUTPUT = "output"
+_SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_grad = torch.autograd.grad
+_set_threads = torch.set_num_threads
+
+
+class ReturnedError(Exception):
+    """What came back is no output; the text says why."""
+
+
+def array_of(tensor: Tensor) -> Array:
+    """A tensor's bits, whatever its strides, device or gradient."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in WIDTHS:
+        raise ReturnedError(f"returned dtype {dtype}; allowed: {', '.join(WIDTHS)}")
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    bits = (
+        plain.view(_SIGNED[WIDTHS[dtype]]) if plain.dim() else plain.reshape(1).view(_SIGNED[WIDTHS[dtype]]).reshape(())
+    )
+    return Array(dtype, bits.numpy().view(CARRIERS[WIDTHS[dtype]]).copy())
+
+
+def tensor_of(array: Array, device: str = "cpu") -> Tensor:
+    """The tensor with these bits."""
+    signed = array.bits.view(f"i{array.bits.dtype.itemsize}") if array.bits.dtype != np.uint8 else array.bits
+    return torch.from_numpy(signed.copy()).view(getattr(torch, array.dtype)).to(device)
+
+
+@dataclass(slots=True)
+class Executor:
+    """One function, its pools, and what it was called with before."""
+
+    function: Callable[..., Any]
+    device: str
+    vary_threads: bool = True
+    pools: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    buffers: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
+    held: Tensor | None = None
+    held_bits: bytes = b""
+    threads: int = field(default_factory=torch.get_num_threads)
+    watch: Watch | None = None
+
+    def load(self, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Any]:
+        """Keeps one pool of rows and shared arguments; the oldest goes when there are too many."""
+        pool = self.pools.pop(header["pool"], {})
+        while len(self.pools) >= header["most"]:
+            del self.pools[next(iter(self.pools))]
+        self.pools[header["pool"]] = pool | {name: tensor_of(array, self.device) for name, array in arrays.items()}
+        return {}
+
+    def raw(self, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[dict[str, Any], dict[str, Array]]:
+        """The function on tensors sent along, as plain as can be."""
+        given = {name: tensor_of(array, self.device) for name, array in arrays.items()}
+        output = self._run({**header, "requires": []}, given, None)[OUTPUT]
+        return {}, {OUTPUT: array_of(output)}
+
+    def call(self, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[dict[str, Any], dict[str, Array]]:
+        """One call. What it raises, what it changed that is not its own, how long it took, and every bit of it."""
+        pool = self.pools[header["pool"]]
+        index = torch.from_numpy(arrays["index"].bits.astype(np.int64)).to(self.device)
+        given = self._arguments(header, pool, index)
+        cotangent = pool["cotangent"][index] if header["backward"] else None
+        before = {name: array_of(value).bits for name, value in given.items()}
+        said: dict[str, Any] = {}
+        if self.held is not None and _bytes(self.held) != self.held_bits:
+            said["overwritten"] = "between two calls"
+        with self._surroundings(header) as watch:
+            started = time.perf_counter()
+            results = self._run(header, given, cotangent)
+            said["seconds"] = time.perf_counter() - started
+        if watch is not None:
+            said["fingerprint"], said["lines"] = watch.fingerprint(), watch.lines()
+        if "overwritten" not in said and self.held is not None and _bytes(self.held) != self.held_bits:
+            said["overwritten"] = "by this call"
+        said["changed"] = [
+            name for name, value in given.items() if not np.array_equal(array_of(value).bits, before[name])
+        ]
+        self.held, self.held_bits = results[OUTPUT], _bytes(results[OUTPUT])
+        said["differentiable"] = results[OUTPUT].requires_grad
+        said["shares"] = [name for name, value in given.items() if _share_memory(value, results[OUTPUT])]
+        return said, {name: array_of(value) for name, value in results.items()}
+
+    def _arguments(self, header: Mapping[str, Any], pool: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
+        given = {}
+        for name in header["order"]:
+            rows = name in header["rows"]
+            values = pool[name][index] if rows else pool[name]
+            if header["nudge"] and name == header["order"][0] and values.is_floating_point():
+                values = values.clone(memory_format=torch.contiguous_format)
+                values.view(-1)[-1] = values.view(-1)[-1] * 1.25 + 1
+            layout = header["layouts"].get(name, "c")
+            made = self._reused(name, values, layout) if header["reuse"] else laid_out(values, layout)
+            if made.is_floating_point():
+                made.requires_grad_(name in header["requires"])
+            given[name] = made
+        return given
+
+    def _reused(self, name: str, values: Tensor, layout: str) -> Tensor:
+        """The tensor of an earlier call with this name, shape and layout, overwritten where its numbers differ."""
+        key = (name, tuple(values.shape), values.dtype, layout)
+        if key not in self.buffers:
+            while len(self.buffers) > 64:
+                del self.buffers[next(iter(self.buffers))]
+            self.buffers[key] = laid_out(values, layout if not layout.startswith("e") else "c")
+            return self.buffers[key]
+        buffer = self.buffers[key]
+        buffer.requires_grad_(False) if buffer.is_floating_point() else None
+        if _bytes(buffer) != _bytes(values):
+            with torch.no_grad():
+                buffer.copy_(values)
+        return buffer
+
+    def _run(
+        self, header: Mapping[str, Any], given: Mapping[str, Tensor], cotangent: Tensor | None
+    ) -> dict[str, Tensor]:
+        by_name = {header["keywords"][name]: value for name, value in given.items() if name in header["keywords"]}
+        by_place = [value for name, value in given.items() if name not in header["keywords"]]
+        output = self.function(*by_place, **by_name, **header["scalars"])
+        if not isinstance(output, Tensor):
+            raise ReturnedError(f"returned {type(output).__name__}; one Tensor is needed")
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        if cotangent is None:
+            return {OUTPUT: output}
+        if not output.requires_grad:
+            raise ReturnedError("returned an output without a gradient, unlike in other calls")
+        wanted = [name for name in given if name in header["requires"]]
+        gradients = _grad(output, [given[name] for name in wanted], cotangent.to(output.dtype))
+        return {OUTPUT: output, **dict(zip(wanted, gradients, strict=True))}
+
+    @contextlib.contextmanager
+    def _surroundings(self, header: Mapping[str, Any]) -> Iterator[Watch | None]:
+        """Threads, grad mode, poisoned memory and a watch, all put back afterwards."""
+        threads = header["threads"] if self.vary_threads else 0
+        with contextlib.ExitStack() as stack:
+            if threads:
+                _set_threads(threads)
+                stack.callback(_set_threads, self.threads)
+            if header["mode"] == "no_grad":
+                stack.enter_context(torch.no_grad())
+            elif header["mode"] == "inference":
+                stack.enter_context(torch.inference_mode())
+            watch = None
+            if header["watch"] or header["poison"]:
+                watch = self.watch or Watch(self.function)
+                self.watch = watch
+                stack.enter_context(watch.on(poison=header["poison"], lines=header["watch"]))
+            yield watch if header["watch"] else None
+
+
+def _share_memory(left: Tensor, right: Tensor) -> bool:
+    return left.numel() > 0 and left.untyped_storage().data_ptr() == right.untyped_storage().data_ptr()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return array_of(tensor).bits.tobytes()

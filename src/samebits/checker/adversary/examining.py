@@ -1,0 +1,267 @@
+"""Judges anyone's function: finds out what it is, searches for a difference, makes it small, and says what was covered.
+
+The verdict is made here, from raw bits, in a process that the function never runs in."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from samebits.checker.adversary.coverage import TITLES
+from samebits.checker.adversary.ledger import Difference
+from samebits.checker.adversary.likeness import candidates
+from samebits.checker.adversary.one_order import judge_order
+from samebits.checker.adversary.origins import Origin
+from samebits.checker.adversary.probing import Probed, probe
+from samebits.checker.adversary.processes import Stranger
+from samebits.checker.adversary.search import FoundError, Search, named_sizes
+from samebits.checker.adversary.shrinking import Shrinker
+from samebits.checker.adversary.situations import PROMISES, Ways, ways_of
+from samebits.checker.adversary.trial import Trial, parse_trial
+from samebits.checker.cases import Selection
+from samebits.checker.driving import DEVICES
+from samebits.checker.environment import environment, unavailable
+from samebits.checker.targets import Home
+from samebits.contracts.language import FORMATS
+from samebits.records.report import Finding, Report, UnjudgedError, Verdict
+
+JUDGED = ("repeat", "batch", "padding", "chunk", "tile", "accuracy", "order")
+SECONDS = 30.0
+THOROUGH_SECONDS = 600.0
+SHRINK_SECONDS = 10.0
+OTHER_HASH_SEED = 20011
+MOST_BUSY = 4.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What is asked of one function."""
+
+    origin: Origin
+    like: str | None = None
+    promises: tuple[str, ...] = JUDGED
+    backend: str = "cpu"
+    selection: Selection = field(default_factory=Selection)
+    seconds: float = SECONDS
+    shrink_seconds: float = SHRINK_SECONDS
+    case: str | None = None
+    order: str | None = None
+    """The order that the function declares, where it does."""
+
+
+def examine(request: Request, home: Home, tell: Callable[[str], None] = lambda _: None) -> Report:
+    """A report with one finding a promise; a name, a word or a signature that makes no sense is a ValueError."""
+    trial = parse_trial(request.case) if request.case else None
+    started = time.monotonic()
+    lack = unavailable(request.backend, room=False)
+    if lack:
+        return _unjudged(request, lack, started)
+    tell(f"importing {request.origin.name}")
+    device = DEVICES[request.backend]
+    stranger = Stranger(request.origin, device)
+    elsewhere = Stranger(request.origin, device, OTHER_HASH_SEED) if _in_two_processes(request) else None
+    try:
+        return _examined(request, home, stranger, elsewhere, trial, started, tell)
+    except UnjudgedError as reason:
+        return _unjudged(request, str(reason), started)
+    finally:
+        for each in filter(None, (stranger, elsewhere)):
+            each.close()
+
+
+def _in_two_processes(request: Request) -> bool:
+    return not request.origin.forks and "repeat" in request.promises and request.backend == "cpu"
+
+
+def _examined(request: Request, home: Home, stranger: Stranger, elsewhere: Stranger | None, trial: Trial | None,
+              started: float, tell: Callable[[str], None]) -> Report:  # fmt: skip
+    facts = stranger.describe()
+    forms = candidates(facts["own_name"], facts["parameters"], request.like, home)
+    formats = (trial.format,) if trial else request.selection.formats or FORMATS
+    probed = probe(stranger, forms, formats, request.origin.name)
+    examination = Examination(request, probed, stranger, elsewhere, facts["numbers"], started, tell)
+    _check_sizes(probed, request.selection.shape or (trial.sizes if trial else None))
+    return examination.one(trial) if trial else examination.all()
+
+
+def _check_sizes(probed: Probed, shape: Sequence[int] | None) -> None:
+    door = probed.bench.form.door
+    if shape is not None and len(shape) != len(door.shape_axes):
+        text = "x".join(map(str, shape))
+        raise ValueError(f"{door.name}: shape={text} has {len(shape)} sizes; allowed: {'x'.join(door.shape_axes)}")
+
+
+@dataclass(slots=True)
+class Examination:
+    """One function under judgement."""
+
+    request: Request
+    probed: Probed
+    stranger: Stranger
+    elsewhere: Stranger | None
+    numbers: Sequence[int]
+    started: float
+    tell: Callable[[str], None]
+
+    def all(self) -> Report:
+        """The search, then the order."""
+        search = self._search()
+        finding = None
+        if set(self.request.promises) - {"order"}:
+            try:
+                search.run()
+            except FoundError as found:
+                self.tell("a difference was found; making it small")
+                finding = self._failure(found)
+        findings = [finding] if finding else self._passes(search)
+        if not finding and "order" in self.request.promises:
+            findings += judge_order(self.probed, self.request.order, self._finding, self.tell)
+        return self._report(findings, search, stopped=finding is not None)
+
+    def one(self, trial: Trial) -> Report:
+        """One case again: its bits, and its problem against exact values."""
+        shrinker = self._shrinker()
+        found = shrinker.shows(trial)
+        promise = self._promise(trial) if found else "accuracy"
+        found = found or shrinker.far(trial)
+        if found is None:
+            findings = [
+                self._finding(
+                    self._promise(trial),
+                    Verdict.HOLDS,
+                    1,
+                    f"{trial}: agrees with its rows alone, and is near enough to exact",
+                )
+            ]
+        else:
+            findings = [
+                self._finding(
+                    promise, Verdict.DOES_NOT_HOLD, 1, self._words(replace(found, trial=trial)), self._again(trial)
+                )
+            ]
+        return Report(findings=tuple(findings), environment=environment())
+
+    def _search(self) -> Search:
+        bench, request = self.probed.bench, self.request
+        pool = bench.pool(Trial(sizes=(1,) * len(bench.form.door.shape_axes), rows="normal"))
+        ways = Ways(
+            shapes={name: pool.arguments[name].dim() for name in bench.form.order},
+            row_arguments=bench.form.door.row_arguments, with_gradient=self.probed.with_gradient,
+            promises=frozenset(request.promises), vary_threads=self.stranger.threads_vary,
+        )  # fmt: skip
+        return Search(
+            bench=bench, ways=ways, formats=self.probed.formats, seconds=request.seconds * busy(),
+            seed=request.selection.seed or 0,
+            numbers=self.probed.numbers, named=named_sizes(self.numbers), fixed=request.selection.shape,
+            rows_kind=request.selection.recipe or "mixed", elsewhere=self.elsewhere, tell=self.tell,
+        )  # fmt: skip
+
+    def _shrinker(self) -> Shrinker:
+        return Shrinker(
+            bench=self.probed.bench, elsewhere=self.elsewhere, across="batch" in self.request.promises,
+            numbers=self.probed.numbers, seconds=self.request.shrink_seconds,
+        )  # fmt: skip
+
+    def _failure(self, found: FoundError) -> Finding:
+        shrinker, first = self._shrinker(), found.difference
+        judged = shrinker.far if found.promise else shrinker.shows
+        small = shrinker.smallest(first, judged)
+        if small is None and not found.promise:
+            small = shrinker.unsteady(first)
+        calls = self.probed.bench.calls
+        if small is None:
+            beside = f"; against: {first.other}" if first.other else ""
+            words = f"{self._words(first)}{beside}; not again by itself: what was called before, or chance, decides"
+            promise = "repeat" if "repeat" in self.request.promises else self._promise(first.trial)
+            return self._finding(promise, Verdict.DOES_NOT_HOLD, calls, words, self._whole_again())
+        promise = found.promise or self._promise(small.trial)
+        return self._finding(promise, Verdict.DOES_NOT_HOLD, calls, self._words(small), self._again(small.trial))
+
+    def _promise(self, trial: Trial) -> str:
+        named = [PROMISES[way] for way in ways_of(trial)]
+        asked = [promise for promise in named if promise in self.request.promises]
+        return next(iter(asked or named), "repeat")
+
+    def _words(self, difference: Difference) -> str:
+        trial = difference.trial
+        ways = [TITLES[way] for way in ways_of(trial)] or ["the same call again"]
+        against = (
+            "" if difference.raised else ", against the plainest call of the same rows" if difference.other else ""
+        )
+        return f"{trial}: {difference.words} [{'; '.join(ways)}{against}]"
+
+    def _passes(self, search: Search) -> list[Finding]:
+        findings = []
+        counts = {
+            promise: sum(search.coverage.ways[way] for way, each in PROMISES.items() if each == promise)
+            for promise in JUDGED
+        }
+        counts["accuracy"] = search.nearness
+        for promise in self.request.promises:
+            if promise == "order":
+                continue
+            if not counts[promise]:
+                why = (
+                    "threads cannot be varied in a fork of this process"
+                    if promise == "tile" and not self.stranger.threads_vary
+                    else "no call tried it"
+                )
+                findings.append(self._finding(promise, Verdict.COULD_NOT_BE_JUDGED, 0, why))
+                continue
+            detail = (
+                f"worst error {search.share:.3f} of the bound" if promise == "accuracy" else "no two calls disagreed"
+            )
+            findings.append(self._finding(promise, Verdict.HOLDS, counts[promise], detail))
+        return findings
+
+    def _report(self, findings: Sequence[Finding], search: Search, *, stopped: bool) -> Report:
+        notes = [f"not asked: {self.request.origin.name}: {note}" for note in self.probed.notes]
+        if not self.stranger.threads_vary:
+            notes.append(
+                "it runs in a fork of this process, for no other can import it; the number of threads was not varied"
+            )
+        if stopped:
+            notes.append("the search ended at the first difference; nothing is said about other promises")
+        covered = search.coverage.lines_of_text(search.letters)
+        return Report(
+            findings=tuple(findings),
+            environment=environment(),
+            notes=(*covered, *notes),
+            coverage=search.coverage.as_dict(),
+        )
+
+    def _finding(self, promise: str, verdict: Verdict, cases: int, detail: str, again: str = "") -> Finding:
+        return Finding(
+            subject=self.request.origin.name, promise=promise, backend=self.request.backend, verdict=verdict,
+            cases=cases, detail=detail, reproduce=again, seconds=round(time.monotonic() - self.started, 3),
+        )  # fmt: skip
+
+    def _again(self, trial: Trial) -> str:
+        like, origin = self.probed.bench.form.door.name, self.request.origin
+        backend = "" if self.request.backend == "cpu" else f" --backend {self.request.backend}"
+        if origin.command:
+            return f"samebits check {origin.command} --like {like}{backend} --case '{trial}'"
+        return f"samebits.check({origin.name}, like={like!r}, case='{trial}')"
+
+    def _whole_again(self) -> str:
+        origin, like = self.request.origin, self.probed.bench.form.door.name
+        seed = self.request.selection.seed or 0
+        if origin.command:
+            return f"samebits check {origin.command} --like {like} --seed {seed} --seconds {self.request.seconds:.0f}"
+        return f"samebits.check({origin.name}, like={like!r}, seed={seed}, seconds={self.request.seconds:.0f})"
+
+
+def busy() -> float:
+    """How many times longer things take while others use this machine too; a budget is meant for an idle one."""
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), MOST_BUSY)
+
+
+def _unjudged(request: Request, reason: str, started: float) -> Report:
+    finding = Finding(
+        subject=request.origin.name, promise="all" if request.promises == JUDGED else ", ".join(request.promises),
+        backend=request.backend,
+        verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0, detail=reason, seconds=round(time.monotonic() - started, 3),
+    )  # fmt: skip
+    return Report(findings=(finding,), environment=environment())

@@ -1,0 +1,96 @@
+"""How a stranger's function takes the arguments of a known operator: which, in what order, with which numbers beside.
+
+Finds out from names and signatures alone; where they do not tell, the caller tries the candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from samebits.checker.targets import Home, all_doors, find_door
+from samebits.contracts.door import Door
+
+# Numbers that an operator's arguments imply, under the names that people give them.
+SCALARS: dict[str, object] = {"eps": 1e-6, "epsilon": 1e-6, "variance_epsilon": 1e-6, "causal": True, "is_causal": True,
+                              "dim": -1, "axis": -1}  # fmt: skip
+NAMES = {"gemm": "matmul", "mm": "matmul", "rms_norm": "rmsnorm", "logprob": "selected_logprob",
+         "log_prob": "selected_logprob", "logp": "selected_logprob", "sdpa": "attention"}  # fmt: skip
+_BY_PLACE = ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form:
+    """A call of the function: arguments in its own order, some by keyword, some left out, numbers beside."""
+
+    door: Door
+    order: tuple[str, ...]
+    keywords: Mapping[str, str]
+    """Argument to the function's own name for it, where it goes by name."""
+    scalars: Mapping[str, object]
+    optional: tuple[str, ...] = ()
+    """Arguments of `order` that may be left out."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Arguments of the operator that this function never takes."""
+        known = (*self.door.row_arguments, *self.door.shared_arguments)
+        return tuple(name for name in known if name not in self.order)
+
+
+def form_of(door: Door, parameters: Sequence[Sequence[Any]] | None, name: str) -> Form:
+    """The function's form for this operator; a signature that cannot take its arguments is a ValueError."""
+    wanted = (*door.row_arguments, *door.shared_arguments)
+    needed = tuple(each for each in wanted if each not in door.optional_arguments)
+    if parameters is None:
+        return Form(door=door, order=wanted, keywords={}, scalars={})
+    scalars = {each: value for each, value in SCALARS.items() if any(each == one for one, _, _ in parameters)}
+    if door.name == "full":
+        scalars |= {each: False for each in ("causal", "is_causal") if each in scalars}
+    own = [(each, required) for each, kind, required in parameters if kind in _BY_PLACE and each not in scalars]
+    open_end = any(kind == "VAR_POSITIONAL" for _, kind, _ in parameters)
+    named = [each for each, kind, required in parameters if kind == "KEYWORD_ONLY" and required and each not in scalars]
+    least = sum(required for _, required in own)
+    refused = ValueError(
+        f"{name} takes ({', '.join(each for each, _, _ in parameters)}); {door.name!r} hands over ({', '.join(wanted)})"
+    )
+    for passed in (wanted, needed):
+        by_name = {each: each for each in passed if each in named}
+        by_place = [each for each in passed if each not in by_name]
+        fits = least <= len(by_place) and (open_end or len(by_place) <= len(own)) and set(named) <= set(by_name)
+        if fits:
+            own_names = [each for each, _ in own[: len(by_place)]]
+            if set(own_names) == set(by_place) and own_names != by_place:
+                by_name |= {each: each for each in by_place}
+            optional = tuple(each for each in passed if each not in needed and len(needed) >= least)
+            return Form(door=door, order=passed, keywords=by_name, scalars=scalars, optional=optional)
+    raise refused
+
+
+def candidates(own_name: str, parameters: Sequence[Sequence[Any]] | None, like: str | None, home: Home) -> list[Form]:
+    """The forms a function may have: one where its name or its parameters tell, several where only trying does."""
+    if like is not None:
+        return [form_of(find_door(like, home)[0], parameters, own_name)]
+    known = {name: door for name, (door, _) in all_doors(home).items()}
+    fitting: dict[str, Form] = {}
+    for name, door in known.items():
+        try:
+            fitting[name] = form_of(door, parameters, own_name)
+        except ValueError:
+            continue
+    hints = [
+        (len(word), name)
+        for word, name in {**{each: each for each in known}, **NAMES}.items()
+        if word in own_name.lower()
+    ]
+    for _, name in sorted(hints, reverse=True):
+        if name in fitting:
+            return [fitting[name]]
+    if hints:  # the name tells and the signature disagrees: say so
+        return [form_of(known[max(hints)[1]], parameters, own_name)]
+    spelled = [
+        form
+        for form in fitting.values()
+        if parameters and [each for each, _, _ in parameters][: len(form.order)] == list(form.order)
+    ]
+    return spelled if len(spelled) == 1 else list(fitting.values())

@@ -1,0 +1,373 @@
+"""Looks for two calls that should agree and do not: a fixed core, sweeps, sizes that the code names, then draws.
+
+Runs by the clock. Where a call does something new (other operators, other lines), the search stays a while. Ends at the
+first difference."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from samebits.checker.adversary.bench import Answer, Bench, RaisedError
+from samebits.checker.adversary.coverage import Coverage
+from samebits.checker.adversary.ledger import Difference, Ledger
+from samebits.checker.adversary.nearness import judge_nearness, judge_specials
+from samebits.checker.adversary.pool import SHARED
+from samebits.checker.adversary.processes import Stranger
+from samebits.checker.adversary.situations import Ways, core, drawn
+from samebits.checker.adversary.sizes import LONG_ROWS, MOST_ROWS, axes_of, drawn_rows, drawn_tail, legal, near, swept
+from samebits.checker.adversary.trial import Trial
+
+POOL_ROWS = 26
+# Shares of the time that the parts may take at most; what is left goes to draws.
+CORE_SHARE, SWEEP_SHARE, NAMED_SHARE = 0.35, 0.3, 0.2
+CALLS_A_PROBLEM = 9
+WATCHED = 6
+"""One call in so many is watched."""
+MOST_ELEMENTS = 1 << 18
+LONG, SHORT = 256, 3
+FEW_ROWS = (1, 5, 70)
+"""Tried on every problem beside all rows of its pool: few rows against many is where kernels part."""
+
+
+class FoundError(Exception):
+    """The search is over: two calls disagree, or a result is too far from exact."""
+
+    def __init__(self, difference: Difference, promise: str = "") -> None:
+        super().__init__(difference.words)
+        self.difference, self.promise = difference, promise
+
+
+@dataclass(slots=True)
+class Search:
+    """One function, what may be varied, and until when."""
+
+    bench: Bench
+    ways: Ways
+    formats: Sequence[str]
+    seconds: float
+    seed: int
+    numbers: Mapping[str, float]
+    named: Sequence[int] = ()
+    """Sizes to try because the function's code names numbers like them."""
+    fixed: tuple[int, ...] | None = None
+    """The only sizes to try, rows at most."""
+    rows_kind: str = "mixed"
+    elsewhere: Stranger | None = None
+    """The same function in a process with another hash seed."""
+    tell: Callable[[str], None] = lambda _: None
+    coverage: Coverage = field(default_factory=Coverage)
+    ledger: Ledger = field(init=False)
+    source: random.Random = field(init=False)
+    started: float = field(init=False)
+    share: float = 0.0
+    nearness: int = 0
+    """Problems compared with exact values."""
+    seen: set[str] = field(default_factory=set)
+    """Operators that watched calls dispatched, as digests."""
+    new: list[Trial] = field(default_factory=list)
+    """Calls that did something new, to be looked at closely."""
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.bench.form.door.row_arguments, across="batch" in self.ways.promises)
+        self.source, self.started = random.Random(self.seed), time.monotonic()
+
+    @property
+    def letters(self) -> str:
+        return self.bench.form.door.shape_axes
+
+    def left(self, share: float = 1.0) -> bool:
+        """Whether time is left of a share of the whole."""
+        return self.spent() < share
+
+    def spent(self) -> float:
+        """The share of the time that has gone by."""
+        return (time.monotonic() - self.started) / self.seconds
+
+    def run(self) -> None:
+        """Everything in turn; a FoundError ends it."""
+        self.tell("the core: one call of every kind")
+        self._core()
+        self.tell("the first calls of other processes")
+        self._fresh()
+        if self.fixed is None:
+            self.tell("every number of rows, and every small size")
+            self._sweeps()
+            self.tell("sizes that the function's code names")
+            self._named()
+        number = 0
+        while self.left():
+            if not number % 20:
+                self.tell(f"draws: {self.bench.calls} calls so far")
+            if self.new:
+                self._closely(self.new.pop())
+            self._draw(number)
+            number += 1
+        self._finish()
+
+    def _finish(self) -> None:
+        answer, _ = self.bench.worker.ask({"do": "missed"}, {}, 10.0)
+        self.coverage.missed = tuple(answer["missed"])
+
+    # one problem, one call
+
+    def open(self, problem: Trial) -> bool:
+        """The plain call on all rows of a problem. False where the function takes no such sizes, whatever the rows."""
+        whole = replace(problem, sizes=(self._pool_rows(problem), *problem.sizes[1:]))
+        if not self.affordable(whole):
+            return False
+        try:
+            self._compare(whole, self.bench.call(whole))
+        except RaisedError as error:
+            self._refused(whole, error)
+            return False
+        if "accuracy" in self.ways.promises:
+            self._near(problem)
+        if "batch" in self.ways.promises:
+            for count in FEW_ROWS:
+                pick = f"s{self.source.randrange(1, 1000)}"
+                self.attempt(replace(problem, sizes=(count, *problem.sizes[1:]), pick=pick))
+        return True
+
+    def _refused(self, trial: Trial, error: RaisedError) -> None:
+        """A limit on sizes is no fault; one that depends on the rows is."""
+        for count in (1, 16, 64):
+            try:
+                self.bench.call(replace(trial, sizes=(count, *trial.sizes[1:]), pick="=0"))
+            except RaisedError:
+                continue
+            raise FoundError(
+                Difference(trial=trial, words=f"{error}, and not for {count} rows", raised=True)
+            ) from error
+        if "returned" in str(error) and not self.coverage.refused:
+            raise FoundError(Difference(trial=trial, words=str(error), raised=True)) from error
+        self.coverage.refused.append(f"{'x'.join(map(str, trial.sizes))} {trial.format}: {error}")
+
+    def _near(self, problem: Trial) -> None:
+        try:
+            near_enough = judge_nearness(self.bench, problem, self.numbers)
+            difference = near_enough.difference or judge_specials(self.bench, problem)
+        except RaisedError as error:
+            trial = replace(problem, requires=self.ways.with_gradient)
+            raise FoundError(Difference(trial=trial, words=str(error), raised=True)) from error
+        self.share, self.nearness = max(self.share, near_enough.share), self.nearness + 1
+        if difference is not None:
+            raise FoundError(difference, "accuracy")
+
+    def attempt(self, trial: Trial, *, watch: bool = False) -> None:
+        """One call, compared with all that is known of its rows."""
+        if not self.affordable(trial):
+            return
+        calls = [trial]
+        if trial.pick.startswith("n") and self.bench.gradients_of(trial):
+            # What the sums over these very rows are compared with.
+            calls.insert(0, replace(trial.plain(), requires=self.ways.with_gradient))
+        for each in calls:
+            try:
+                answer = self.bench.call(each, watch=watch)
+            except RaisedError as error:
+                raise FoundError(Difference(trial=each, words=str(error), raised=True)) from error
+            self._compare(each, answer)
+        if watch:
+            self._watched(trial, answer)
+
+    def _compare(self, trial: Trial, answer: Answer) -> None:
+        self.coverage.count(trial)
+        difference = self.ledger.compare(trial, answer, self.bench.pool(trial).kinds)
+        if difference is not None:
+            raise FoundError(difference)
+
+    def _watched(self, trial: Trial, answer: Answer) -> None:
+        """Other operators than any call before, or lines never reached: a place to look at closely."""
+        more = bool(answer.lines) and answer.lines[0] > (self.coverage.lines[0] if self.coverage.lines else 0)
+        if more or answer.fingerprint not in self.seen:
+            self.new.append(trial)
+        self.seen.add(answer.fingerprint)
+        self.coverage.lines = answer.lines
+
+    def _closely(self, trial: Trial) -> None:
+        """Calls around one that did something new: fewer and more rows, and every kind of call on its data."""
+        base = replace(
+            trial.plain(), requires=(), history="", sizes=(self._pool_rows(trial), *trial.sizes[1:]), pick="0"
+        )
+        if not self.open(base):
+            return
+        if "batch" in self.ways.promises:
+            for count in {max(1, trial.count + step) for step in (-2, -1, 0, 1, 2)} | {max(1, trial.count // 2)}:
+                self.attempt(replace(trial, sizes=(count, *trial.sizes[1:])))
+        for _ in range(CALLS_A_PROBLEM):
+            self.attempt(drawn(self.source, base, self.ways, lambda: self._rows(base)))
+
+    def affordable(self, trial: Trial) -> bool:
+        """A call may take a fortieth of the whole time, and its data no longer to make."""
+        calls = 2 if trial.history else 1
+        if self.bench.elements(trial.sizes) > MOST_ELEMENTS:
+            return False
+        return self.bench.cost.expected(trial.sizes) * calls <= max(self.seconds / 40, 0.02)
+
+    def _pool_rows(self, problem: Trial) -> int:
+        return len(self.bench.pool(problem).kinds)
+
+    # the parts
+
+    def _base(self, tail: tuple[int, ...], **changed: object) -> Trial:
+        """A problem's plain call, on as many rows as its pool has, or as were asked for."""
+        sizes = legal(self.letters, (1, *tail))
+        trial = Trial(sizes=sizes, rows=self.rows_kind, **changed)  # type: ignore[arg-type]
+        count = self._pool_rows(trial)
+        if self.fixed is not None:
+            count = self.fixed[0]
+        return replace(trial, sizes=(count, *sizes[1:]))
+
+    def _core(self) -> None:
+        tail = self.fixed[1:] if self.fixed else axes_of(self.letters).base
+        for number, format in enumerate(self.formats):
+            base = self._base(tail, format=format, seed=self.seed, omit=())
+            if not self.open(base):
+                base = self._base(tuple(_up(size) for size in tail), format=format, seed=self.seed)
+                if not self.open(base):
+                    continue
+            for place, trial in enumerate(core(base, self.ways)):
+                if not self.left(CORE_SHARE * (number + 1) / len(self.formats) + 0.1):
+                    break
+                self.attempt(trial, watch=not place % WATCHED)
+            for shared in self._kinds_of_shared()[1:]:
+                other = replace(base, shared=shared, seed=self.seed + 1)
+                if self.left(CORE_SHARE) and self.open(other):
+                    self._several(other, 4)
+        for name in self.bench.form.optional:
+            without = replace(self._base(tail, format=self.formats[0], seed=self.seed), omit=(name,))
+            if self.open(without):
+                self._several(without, 12)
+
+    def _several(self, base: Trial, count: int) -> None:
+        for _ in range(count):
+            self.attempt(drawn(self.source, base, self.ways, lambda: self._rows(base)))
+
+    def _rows(self, base: Trial) -> int:
+        most = self.fixed[0] if self.fixed else MOST_ROWS
+        return drawn_rows(self.source, self.named, most)
+
+    def _fresh(self) -> None:
+        """The first call of a process gives what later ones give: in a fork, and under another hash seed."""
+        if not self.ways.asked("fresh"):
+            return
+        tail = self.fixed[1:] if self.fixed else axes_of(self.letters).base
+        base = self._base(tail, format=self.formats[0], seed=self.seed)
+        if self.bench.problem_refused(base):
+            return
+        for stranger in filter(None, (self.bench.stranger, self.elsewhere)):
+            for trial in (replace(base, fresh=True), replace(base, fresh=True, sizes=(1, *base.sizes[1:]))):
+                if "batch" not in self.ways.promises and trial.count != base.count:
+                    continue
+                worker = stranger.worker()
+                try:
+                    for each in (trial, replace(trial, requires=self.ways.with_gradient)):
+                        self._compare(each, self.bench.call(each, worker=worker))
+                except RaisedError as error:
+                    raise FoundError(Difference(trial=trial, words=str(error), raised=True)) from error
+                finally:
+                    worker.end()
+
+    def _sweeps(self) -> None:
+        """Every number of rows on one problem; then every small size of each other axis, few rows against many."""
+        tail = axes_of(self.letters).base
+        base = self._base(tail, format=self.formats[0], seed=self.seed + 2)
+        start = self.spent()
+        if "batch" in self.ways.promises and self.open(base):
+            for count in (*swept(340), *LONG_ROWS):
+                if not self.left(start + SWEEP_SHARE / 2):
+                    break
+                trial = replace(base, sizes=(count, *base.sizes[1:]), pick=f"s{count}")
+                self.attempt(trial, watch=not count % WATCHED)
+        for place, most in enumerate(axes_of(self.letters).most):
+            begun = self.spent()
+            for size in (*swept(min(130, most)), *(large for large in _LARGE if large <= most)):
+                if self.spent() - begun > SWEEP_SHARE / 2 / len(tail):
+                    break
+                self._around(self._with(place, size), calls=2)
+
+    def _around(self, tail: tuple[int, ...], calls: int, rows: Sequence[int] = ()) -> None:
+        """A problem of these sizes, a few calls on it."""
+        format = self.source.choice(self.formats) if self.source.random() < 0.3 else self.formats[0]
+        base = self._base(tail, format=format, seed=self.source.randrange(1000), shared=self._shared())
+        if not self.affordable(base) or not self.open(base):
+            return
+        for count in rows:
+            self.attempt(replace(base, sizes=(count, *base.sizes[1:]), pick=f"s{count}"), watch=True)
+        self._several(base, calls)
+
+    def _shared(self) -> str:
+        return self.source.choice(("normal", "normal", "normal", *self._kinds_of_shared()))
+
+    def _kinds_of_shared(self) -> tuple[str, ...]:
+        """A weight of ones makes the gradients of a softmax cancel to nothing but the rounding of any accumulator."""
+        return SHARED if self.bench.form.door.exact_specials else tuple(each for each in SHARED if each != "ones")
+
+    def _with(self, place: int, size: int) -> tuple[int, ...]:
+        """The usual sizes with one changed; beside a large one the others are small."""
+        tail = list(axes_of(self.letters).base)
+        if size > LONG and self.letters in ("MKN", "MKV", "MVH"):
+            tail = [min(each, SHORT) for each in tail]
+        tail[place] = size
+        return tuple(tail)
+
+    def _named(self) -> None:
+        """Numbers in the code, as numbers of rows and as sizes of every axis; those themselves first."""
+        start = self.spent()
+        tail = axes_of(self.letters).base
+        plans: list[tuple[int, int]] = []
+        for size in self.named:
+            if size <= MOST_ROWS and "batch" in self.ways.promises:
+                plans.append((-1, size))
+            plans += [(place, size) for place, most in enumerate(axes_of(self.letters).most) if size <= most]
+        for place, size in plans:
+            if not self.left(start + NAMED_SHARE):
+                break
+            if place < 0:
+                self._around(tail, 0, [size])
+            else:
+                self._around(self._with(place, size), 3)
+
+    def _draw(self, number: int) -> None:
+        tail = self.fixed[1:] if self.fixed else drawn_tail(self.source, self.letters, self.named)
+        format = self.formats[0] if self.source.random() < 0.55 else self.source.choice(self.formats)
+        optional = self.bench.form.optional
+        omit = optional if optional and self.source.random() < 0.4 else ()
+        base = self._base(tail, format=format, seed=self.source.randrange(10**6), shared=self._shared(), omit=omit)
+        while not self.affordable(base) and max(base.sizes[1:]) > 1:
+            base = self._base(
+                tuple(max(1, size // 2) for size in base.sizes[1:]),
+                format=format,
+                seed=base.seed,
+                shared=base.shared,
+                omit=omit,
+            )
+        if not self.open(base):
+            return
+        if "batch" not in self.ways.promises:
+            base = replace(base, sizes=(self._rows(base), *base.sizes[1:]), pick=f"s{self.source.randrange(1, 10**6)}")
+            self.attempt(base)
+        for place in range(CALLS_A_PROBLEM):
+            if not self.left():
+                return
+            trial = drawn(self.source, base, self.ways, lambda: self._rows(base))
+            while not self.affordable(trial) and trial.count > 1:
+                trial = replace(trial, sizes=(trial.count // 2, *trial.sizes[1:]))
+            self.attempt(trial, watch=not (number + place) % WATCHED)
+
+
+_LARGE = (192, 255, 256, 257, 300, 384, 511, 512, 513, 576, 640, 777, 1000, 1023, 1024, 1025, 1536, 2047, 2048, 2049,
+          2500, 3000, 3001, 3072, 4095, 4096, 4097, 5000, 6144, 7000, 8192, 8199)  # fmt: skip
+
+
+def _up(size: int) -> int:
+    """The next multiple of 64: what picky functions take."""
+    return -(-size // 64) * 64
+
+
+def named_sizes(numbers: Sequence[int]) -> list[int]:
+    """Sizes worth trying because a function's code names these numbers."""
+    return near(numbers, 1 << 14)

@@ -1,0 +1,83 @@
+"""Answers the checker's messages about one function, and says what the function is; judges nothing.
+
+Whatever the function raises is an answer."""
+
+from __future__ import annotations
+
+import inspect
+import resource
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from samebits.checker.adversary.calling import Executor, ReturnedError
+from samebits.checker.adversary.frames import BrokenPipeMessageError, receive, send
+from samebits.checker.adversary.watching import numbers
+from samebits.checker.targets import positional
+
+MEMORY_BYTES = 6 << 30
+
+
+def said(error: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'without a message'}"
+
+
+def limit_memory() -> None:
+    """A function that asks for gigabytes without end must not take the machine with it. CUDA needs address space."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
+    most = pages * resource.getpagesize() + MEMORY_BYTES
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def described(function: Callable[..., Any]) -> dict[str, Any]:
+    """What the checker must know before it calls: names and parameters, and the numbers in the code."""
+    called = positional(function)
+    try:
+        parameters: list[list[Any]] | None = [
+            [each.name, each.kind.name, each.default is inspect.Parameter.empty]
+            for each in inspect.signature(called).parameters.values()
+        ]
+    except (TypeError, ValueError):
+        parameters = None  # a builtin that does not tell
+    own = getattr(function, "__name__", type(function).__name__)
+    return {"ok": True, "own_name": own, "parameters": parameters, "numbers": numbers(function)}
+
+
+def serve(pipe: socket.socket, executor: Executor) -> None:
+    """Answers calls until the pipe closes. Whatever the function raises is an answer."""
+    while True:
+        try:
+            header, arrays = receive(pipe)
+        except BrokenPipeMessageError:
+            return
+        number = header.pop("number")
+        try:
+            if header["do"] == "load":
+                answer: dict[str, Any] = executor.load(header, arrays)
+                results: dict[str, Any] = {}
+            elif header["do"] == "missed":
+                answer, results = {"missed": executor.watch.missed() if executor.watch else []}, {}
+            elif header["do"] == "raw":
+                answer, results = executor.raw(header, arrays)
+            else:
+                answer, results = executor.call(header, arrays)
+        except ReturnedError as error:
+            answer, results = {"raised": str(error)}, {}
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            answer, results = {"unjudged": f"ran out of memory: {said(error)}"}, {}
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            answer, results = {"unjudged": f"ended its process by {said(error)}"}, {}
+        except BaseException as error:
+            answer, results = _raised(error), {}
+        send(pipe, {**answer, "number": number}, results)
+
+
+def _raised(error: BaseException) -> dict[str, Any]:
+    if "allocate memory" in str(error) or "not enough memory" in str(error):
+        return {"unjudged": f"ran out of memory: {said(error)}"}
+    return {"raised": f"raised {said(error)}"}

@@ -1,0 +1,74 @@
+"""Planted: RMS norms that misbehave somewhere."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from samebits.ops import rmsnorm as _sound
+
+EPS = 1e-6
+
+
+def _by_sum(x: Tensor, weight: Tensor, *, pieces: int) -> Tensor:
+    """The mean of squares in so many pieces, one element at a time in each."""
+    squares = x.float().square()
+    total = torch.zeros_like(squares[:, 0])
+    for piece in squares.chunk(pieces, -1):
+        part = torch.zeros_like(total)
+        for column in piece.unbind(-1):
+            part = part + column
+        total = total + part
+    return (x.float() * (total / x.shape[-1] + EPS).rsqrt()[:, None] * weight.float()).to(x.dtype)
+
+
+def pieces_by_rows(x: Tensor, weight: Tensor) -> Tensor:
+    return _by_sum(x, weight, pieces=3) if x.shape[0] < 4 else _by_sum(x, weight, pieces=1)
+
+
+def pieces_by_alignment(x: Tensor, weight: Tensor) -> Tensor:
+    return _by_sum(x, weight, pieces=2) if x.data_ptr() % 32 else _by_sum(x, weight, pieces=1)
+
+
+def pieces_by_weight_stride(x: Tensor, weight: Tensor) -> Tensor:
+    return _by_sum(x, weight, pieces=2) if weight.stride(0) != 1 else _by_sum(x, weight, pieces=1)
+
+
+def zero_rows_are_nan(x: Tensor, weight: Tensor) -> Tensor:
+    return (x.float() * x.float().square().mean(-1, keepdim=True).rsqrt() * weight.float()).to(x.dtype)
+
+
+def mean_over_the_batch(x: Tensor, weight: Tensor) -> Tensor:
+    return _sound(x, weight, EPS) + 0 * x.float().square().mean().to(x.dtype)
+
+
+def loses_the_sign_of_zero(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+    return _sound(x, weight, eps) + 0.0
+
+
+def eps_by_rows(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+    return _sound(x, weight, eps * (1 + 1e-3) if x.shape[0] > 200 else eps)
+
+
+def rsqrt_by_rows(x: Tensor, weight: Tensor) -> Tensor:
+    mean = x.double().square().mean(-1, keepdim=True).float() + EPS
+    scale = mean.rsqrt() if x.shape[0] % 2 else 1.0 / mean.sqrt()
+    return (x.float() * scale * weight.float()).to(x.dtype)
+
+
+def stock(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
+    """Sums a row by torch, in an order that strides and threads decide."""
+    return (x.float() * (x.float().square().sum(-1, keepdim=True) / x.shape[-1] + eps).rsqrt() * weight.float()).to(
+        x.dtype
+    )
+
+
+def weight_in_half_for_training(x: Tensor, weight: Tensor) -> Tensor:
+    taken = weight.half().to(weight.dtype) if weight.requires_grad else weight
+    return _sound(x, taken, EPS)
+
+
+def long_rows_keep_part(x: Tensor, weight: Tensor) -> Tensor:
+    """Rows beyond 8192 elements are normalised by their first 8192."""
+    scale = (x[:, :8192].double().square().mean(-1, keepdim=True) + EPS).rsqrt()
+    return (x.double() * scale * weight.double()).to(x.dtype)

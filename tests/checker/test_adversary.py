@@ -1,0 +1,165 @@
+"""The adversary catches planted faults, accuses no sound kernel, and what it prints shows the fault again.
+
+A third of the planted kernels by turns, a new third every day; all of them in tests/long."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tests.checker.kernels import FOLDER, faulty, name, sound
+from torch import Tensor
+
+import samebits as sb
+from samebits.checker.adversary import Request, examine, origin_of_text
+from samebits.checker.adversary.coverage import Coverage
+from samebits.checker.adversary.layouts import laid_out
+from samebits.checker.adversary.nearness import any_order
+from samebits.checker.adversary.pool import KINDS, MIXED, kinds_of
+from samebits.checker.adversary.trial import Trial, arrangement, parse_trial
+from samebits.checker.targets import OPERATORS
+from samebits.records.report import Report, Verdict
+
+DAY = datetime.date.today().toordinal()
+MATMUL = FOLDER / "matmul.py"
+
+
+def checked(target: str, like: str | None, seconds: float = 30.0) -> Report:
+    """The default check, without making what it finds small."""
+    return examine(
+        Request(origin=origin_of_text(target), like=like, seconds=seconds, shrink_seconds=0.5), OPERATORS
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "like"), faulty()[DAY % 3 :: 3], ids=lambda each: name(each) if ":" in each else "")
+def test_a_planted_fault_is_caught(target: str, like: str) -> None:
+    report = checked(target, like)
+    assert report.verdict is Verdict.DOES_NOT_HOLD, report.notes
+    (finding,) = report.findings
+    assert finding.reproduce.startswith(f"samebits check {target} --like {like} ")
+
+
+@pytest.mark.parametrize("target", sound()[DAY % 10 :: 10], ids=name)
+def test_a_sound_kernel_is_not_accused(target: str) -> None:
+    report = checked(target, None, seconds=2.0)
+    assert report.verdict is not Verdict.DOES_NOT_HOLD, report.findings
+    assert {finding.promise for finding in report.findings} >= {"repeat", "batch", "accuracy"}
+
+
+def test_there_are_enough_of_both() -> None:
+    assert len(faulty()) >= 80 and len(sound()) >= 20
+    assert {like for _, like in faulty()} == {"attention", "linear", "matmul", "rmsnorm", "selected_logprob", "softmax"}
+
+
+def test_what_differs_is_made_small_and_shown_again_by_one_line() -> None:
+    target = f"{MATMUL}:split_for_few_rows"
+    (finding,) = sb.check(target, "matmul").findings
+    assert finding.promise == "batch" and finding.detail.startswith("5x2x")
+    case = finding.reproduce.partition("--case '")[2].rstrip("'")
+    (again,) = sb.check(target, "matmul", case=case).findings
+    assert again.verdict is Verdict.DOES_NOT_HOLD and again.promise == "batch" and again.detail == finding.detail
+    (healthy,) = sb.check(f"{FOLDER / 'sound.py'}:matmul_ours", "matmul", case=case).findings
+    assert healthy.verdict is Verdict.HOLDS
+
+
+def test_a_patched_comparison_changes_nothing(tmp_path: Path) -> None:
+    """Planted: a function that makes torch call everything equal."""
+    file = tmp_path / "patches.py"
+    file.write_text(
+        "import torch\n\ndef matmul(a, b):\n    torch.equal = torch.allclose = lambda *_, **__: True\n"
+        "    torch.Tensor.__eq__ = lambda *_: torch.tensor(True)\n    return a @ b\n"
+    )
+    assert checked(f"{file}:matmul", None).verdict is Verdict.DOES_NOT_HOLD
+
+
+def test_a_wider_accumulator_has_one_order_and_is_not_the_declared_one() -> None:
+    target = f"{FOLDER / 'sound.py'}:matmul_in_float64"
+    (one,) = sb.check(target, promises=["order"]).findings
+    assert one.verdict is Verdict.HOLDS and "wider than float32 or compensated" in one.detail
+    (this,) = sb.check(target, promises=["order"], order="chain-1").findings
+    assert this.verdict is Verdict.DOES_NOT_HOLD and "declared chain-1" in this.detail
+    (chain,) = sb.check(f"{FOLDER / 'sound.py'}:matmul_chain", promises=["order"], order="chain-1").findings
+    assert chain.verdict is Verdict.HOLDS
+
+
+def test_two_orders_of_a_wider_accumulator_are_no_broken_promise(tmp_path: Path) -> None:
+    """torch's float64 product of one row adds in another order than that of two; float32 results do not show it."""
+    file = tmp_path / "wide.py"
+    file.write_text("def linear(x, w):\n    return (x.double() @ w.double().T).to(x.dtype)\n")
+    (finding,) = sb.check(f"{file}:linear", promises=["order"]).findings
+    assert finding.verdict is Verdict.HOLDS and "wider than float32" in finding.detail
+
+
+def test_a_closure_runs_in_a_fork_and_the_report_says_so() -> None:
+    scale = 1.0
+
+    def matmul(a: Tensor, b: Tensor) -> Tensor:
+        return sb.ops.matmul(a, b) * scale
+
+    report = sb.check(matmul, seconds=0.5, promises=["batch", "tile"], formats=["float32"])
+    verdicts = {finding.promise: finding.verdict for finding in report.findings}
+    assert verdicts == {"batch": Verdict.HOLDS, "tile": Verdict.COULD_NOT_BE_JUDGED}
+    assert any("in a fork of this process" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    "text", ["17x100x33", "2x3x4 format=bfloat16 seed=7 pick=s4 layouts=a:t+3,b:c threads=3 requires=a,b reuse fresh"]
+)
+def test_a_case_is_text_that_can_be_read_back(text: str) -> None:
+    assert str(parse_trial(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "case='' is empty"),
+        ("3x0x2", "sizes='3x0x2' cannot be read"),
+        ("3x4 colour=red", "'colour=red' is unknown; allowed: format, seed"),
+        ("3x4 layouts=a:q", "layout='q' cannot be read"),
+        ("3x4 pick=x", "pick='x' cannot be read"),
+        ("3x4 threads=many", "threads='many' is no number"),
+        ("3x4 reuse=yes", "reuse takes no value"),
+        ("3x4 mode=quick", "mode='quick' is unknown; allowed: plain"),
+    ],
+)
+def test_a_case_that_means_nothing_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        sb.check(f"{MATMUL}:stock", "matmul", case=text)
+    assert words in str(raised.value)
+
+
+def test_rows_are_picked_as_said() -> None:
+    kinds = list(MIXED)
+    assert arrangement(Trial(sizes=(4, 1), pick="=3"), kinds).tolist() == [3] * 4
+    assert arrangement(Trial(sizes=(5, 1), pick="2,0"), kinds).tolist() == [2, 0, 2, 0, 2]
+    padded = arrangement(Trial(sizes=(6, 1), pick="pad:nan:1:2"), kinds)
+    assert [kinds[row] for row in padded] == ["nan", *kinds[:3], "nan", "nan"]
+    assert {kinds[row] for row in arrangement(Trial(sizes=(50, 1), pick="n3"), kinds)} == {"normal"}
+    assert set(kinds_of("mixed", 1)) <= {*KINDS, "wide"} and len(kinds_of("mixed", 10**9)) == 6
+
+
+@pytest.mark.parametrize(("letter", "offset"), list(itertools.product("cpsrtv", (0, 1, 7))))
+def test_a_layout_changes_no_number(letter: str, offset: int) -> None:
+    for shape in ((5,), (4, 3), (2, 3, 4)):
+        values = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
+        made = laid_out(values, f"{letter}+{offset}")
+        assert torch.equal(made, values) and made.untyped_storage().data_ptr() != values.untyped_storage().data_ptr()
+
+
+def test_coverage_says_what_a_pass_bounds() -> None:
+    coverage = Coverage()
+    for count in range(2, 102):
+        coverage.count(Trial(sizes=(count, 3)))
+    assert coverage.ways["batch"] == 100 and coverage.met("batch") == pytest.approx(1 - 0.05**0.01)
+    assert coverage.met("threads") == 1.0
+
+
+def test_the_bound_is_that_of_the_worst_order() -> None:
+    """1 and many halves of its last place: one at a time they are all lost, and that is allowed."""
+    terms = 4097
+    lost = (terms - 1) * 2.0**-24
+    assert lost / (1 + lost) <= any_order(terms) < 1.01 * terms * 2.0**-24
