@@ -58,8 +58,10 @@ def check(
     if portable:
         from samebits.cli.commands.check_portable import check_portable
 
-        others = (targets, all_rooms, promise, like, format, shape, recipe, seed, model, stock, chain, seconds, thorough,
-                  case, order)  # fmt: skip
+        others = (
+            targets, all_rooms, promise, like, format, shape, recipe, seed, model, stock, chain, seconds, thorough, case,
+            order,
+        )  # fmt: skip
         check_portable(backend or "cpu", instruction_set, record, as_json, others)
     if record or instruction_set is not None:
         raise ValueError("check: --record and --instruction-set are about the portable goldens; say --portable too")
