@@ -197,7 +197,7 @@ BAD = {
         lambda: grad_square_sum([ONES.double()]),
         "grad_square_sum: tensor 0 has dtype float64; allowed: float32",
     ),
-    "sparse": (lambda: grad_norm([ONES.to_sparse()]), "tensor 0 has layout torch.sparse_coo; allowed: strided"),
+    "sparse": (lambda: grad_norm([ONES.to_sparse()]), r"tensors\[0\] has layout torch.sparse_coo; allowed: strided"),
     "max_norm": (lambda: clip_grad_norm_(ONES, -1.0), "clip_grad_norm_: max_norm is -1.0; allowed: a finite number"),
     "max_norm NaN": (lambda: clip_grad_norm_(ONES, math.nan), "max_norm is nan; allowed: a finite number, at least 0"),
     "max_norm infinite": (lambda: clip_grad_norm_(ONES, math.inf), "max_norm is inf; allowed: a finite number"),

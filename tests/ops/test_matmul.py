@@ -230,7 +230,7 @@ BAD = {
         "no backend for device 'meta'; allowed: cpu, cuda",
     ),
     "sparse": (lambda: matmul(ONE.to_sparse(), ONE.T), ValueError, "a has layout torch.sparse_coo; allowed: strided"),
-    "no tensor": (lambda: matmul(ONE, [[1.0]]), TypeError, "b must be a Tensor, got list"),
+    "no tensor": (lambda: matmul(ONE, [[1.0]]), TypeError, "b is a list; allowed: a torch.Tensor"),
     "accumulator dtype": (
         lambda: matmul_accumulate_(ONE.half(), ONE, ONE.T),
         ValueError,

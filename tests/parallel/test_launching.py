@@ -213,6 +213,8 @@ def test_ranks_learn_who_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def launcher(folder: str, harmless: bool) -> None:
     """A launcher in a process of its own; `harmless`: one that forgot to tie its ranks to itself."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Under nohup it would be ignored, as the launcher's own parent asked for.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if harmless:
         launching_processes._libc.prctl = lambda *_: 0
     outcome = launch([sys.executable, "-c", START + WAIT, folder], 2, screen=Lines())

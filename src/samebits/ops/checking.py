@@ -112,10 +112,10 @@ def check_each(operator: str, name: str, tensors: Iterable[Any]) -> list[Tensor]
     if isinstance(tensors, Tensor):
         check_layout(operator, name, tensors)
     found = [tensors] if isinstance(tensors, Tensor) and tensors.dim() == 0 else list(tensors)
-    for each in found:
+    for place, each in enumerate(found):
         if not isinstance(each, Tensor):
             raise TypeError(f"{operator}: {name} holds {shown(each)}; allowed: tensors")
-        check_layout(operator, name, each)
+        check_layout(operator, f"{name}[{place}]", each)
     return found
 
 

@@ -59,8 +59,8 @@ def check(
         from samebits.cli.commands.check_portable import check_portable
 
         others = (
-            targets, all_rooms, promise, like, format, shape, recipe, seed, model, stock, chain, seconds, thorough, case,
-            order,
+            targets, all_rooms, promise, like, format, shape, recipe, seed, model, stock, chain, seconds, thorough,
+            case, order,
         )  # fmt: skip
         check_portable(backend or "cpu", instruction_set, record, as_json, others)
     if record or instruction_set is not None:
