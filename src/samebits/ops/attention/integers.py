@@ -209,12 +209,18 @@ def pages_in_bounds() -> Claim:
         from samebits.ops.attention.triton_blocks import key_rows
 
         pages, in_table = z.wholes("pages in_table", least=1, below=2**31)
-        page_size = z.whole("page_size", least=1, below=2**20, bits=32)
-        z.assume(page_size % PAGE_MULTIPLE == 0)
+        units = z.whole("units", least=1, below=2**16, bits=32)
+        page_size = units * PAGE_MULTIPLE
         k_length = z.whole("k_length", least=1, below=in_table * page_size.to(64) + 1)
         key = z.whole("key", least=0, bits=32)
         known = key < k_length
         page = z.whole("page", least=0, below=pages, bits=32)
+        run, within = z.divide(key, PAGE_MULTIPLE)
+        start = run * PAGE_MULTIPLE
+        # Dividing whole runs by whole runs first keeps every product of unknowns the same one.
+        turn, rest = z.divide(run, units)
+        for offset in (within, 0, PAGE_MULTIPLE - 1):
+            z.knows(key if offset is within else start + offset, page_size, turn, rest * PAGE_MULTIPLE + offset)
         read: list[Any] = []
 
         def load(pointer: Any, *, mask: Truth, other: int) -> Whole:
@@ -223,8 +229,7 @@ def pages_in_bounds() -> Claim:
 
         row = z.source(key_rows, load=load)(key, 0, 0, z.planted(page_size, page_size + 1), known, True)
         inside = (read[0] >= 0) & (read[0] < in_table) & (row >= 0) & (row < pages * page_size.to(64))
-        start = key // PAGE_MULTIPLE * PAGE_MULTIPLE
-        return z.implies(known, inside) & (start // page_size == (start + PAGE_MULTIPLE - 1) // page_size)
+        return z.implies(known, inside) & (start // page_size == (start + (PAGE_MULTIPLE - 1)) // page_size)
 
     return Claim(name="pages in bounds", state=state, fault="pages one row too long", truncating=True)
 
