@@ -176,7 +176,7 @@ def ran(world: World, folder: str, shape: tuple[int, int]) -> Seen:
     return Seen(sent, works_of(trainer, trainer.run.steps))
 
 
-def test_a_run_sends_its_steps_its_checkpoints_and_two_agreements(tmp_path: Path) -> None:
+def test_a_run_sends_its_steps_its_checkpoints_and_an_agreement(tmp_path: Path) -> None:
     shape = (2, 2)
     config = configuration(shape)
     names = shapes(model_of(config).config)
@@ -185,8 +185,7 @@ def test_a_run_sends_its_steps_its_checkpoints_and_two_agreements(tmp_path: Path
         wanted = predicted(rank, shape, seen.works)
         for _ in range(len(seen.works) // config.training.checkpoint_every):
             wanted += volumes.checkpoint(grid, names)
-        for _ in range(2):
-            wanted += volumes.agreement(grid)
+        wanted += volumes.agreement(grid)
         if len(seen.works) % config.monitoring.compare_every == 0:
             # The weights that were compared after the last step are those of a step that does not come.
             wanted["weights to all ranks"] += volumes.exchanged_weights(

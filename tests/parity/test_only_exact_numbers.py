@@ -34,6 +34,7 @@ randn randperm rand_like randn_like trunc_normal_ uniform_ xavier_normal_ xavier
 """
 EXACT, INEXACT_IN_NUMPY, RANDOM = (frozenset(each.split()) for each in (_EXACT, _INEXACT_IN_NUMPY, _RANDOM))
 LISTED = {
+    ("infer/server/schema.py", "np.cumsum"): "of whole numbers: brackets within brackets",
     ("ops/rope/scaling.py", "**"): "of decimal numbers, to forty digits",
     ("parity/scoring.py", "math.expm1"): "a mean that is printed, from logprobs that are compared by their bits",
     ("parity/stability/gradflow/reference.py", "**"): "in float64, judges",

@@ -138,7 +138,7 @@ def checkpoint(grid: Grid, shapes: Mapping[str, tuple[int, ...]]) -> Volume:
 
 
 def agreement(grid: Grid) -> Volume:
-    """At the beginning of a run and at its end: that all ranks are at the same step."""
+    """At the end of a run: that all ranks are at the same step. Facts compared before the first go by the store."""
     return +Volume({"counts": gather_bytes(grid.world.size, 1, INTEGER)})
 
 
