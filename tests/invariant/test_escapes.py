@@ -214,3 +214,13 @@ def test_ranks_that_add_are_refused_with_the_way(tmp_path: Any) -> None:
         assert same_bits(waiting.module.weight.grad, plain.weight.grad)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_after_a_block_a_module_is_compiled_whole() -> None:
+    """What a block leaves behind is nothing that a compiler stumbles over."""
+    with invariant_mode():
+        pass
+    module = nn.Linear(4, 3)
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    x = torch.randn(2, 4)
+    assert torch.equal(compiled(x), module(x))

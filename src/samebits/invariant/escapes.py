@@ -109,8 +109,11 @@ _TOLD: Final[set[int]] = set()
 
 def _tell_foreign_threads(module: nn.Module, _: Any) -> None:
     """Torch has no hook for a thread that was there before the block: a module that is called there is named, once."""
+    # A compiler traces this hook too, and cannot follow it into threads.
+    if torch.compiler.is_compiling() or not CATCHING.any_open() or innermost_mode() is not None:
+        return
     thread = threading.current_thread()
-    if CATCHING.any_open() and innermost_mode() is None and thread.ident not in _TOLD:
+    if thread.ident not in _TOLD:
         _TOLD.add(thread.ident or 0)
         warnings.warn(FOREIGN.format(module=type(module).__name__, thread=thread.name), InvariantWarning, stacklevel=2)
 
