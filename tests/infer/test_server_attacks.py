@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tests.infer.serving import NAME, PATIENCE, Serving, serving
 
-from samebits.infer.server.intake import Intake, Lane
+from samebits.infer.server.intake import Intake, Queue
 from samebits.infer.server.limits import Limits, RefusedError
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -80,11 +80,11 @@ def test_a_lane_that_is_full_pushes_back_and_another_is_free() -> None:
 
 
 def test_a_lane_without_a_bound_is_noticed() -> None:
-    """Planted fault: a lane that takes everything keeps everything waiting."""
+    """Planted fault: a queue that takes everything keeps everything waiting."""
 
     async def play(most: int) -> int:
-        lane, held, refused = Lane("x", 1, most), threading.Event(), 0
-        tasks = [asyncio.create_task(lane.run(lambda: held.wait(PATIENCE))) for _ in range(8)]
+        queue, held, refused = Queue("x", 1, most), threading.Event(), 0
+        tasks = [asyncio.create_task(queue.run(lambda: held.wait(PATIENCE))) for _ in range(8)]
         await asyncio.sleep(0)
         held.set()
         for found in await asyncio.gather(*tasks, return_exceptions=True):

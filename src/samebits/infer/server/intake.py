@@ -1,6 +1,6 @@
-"""What is done for a request before the engine hears of it: few threads, in lanes, and a bound on all that waits.
+"""What is done for a request before the engine hears of it: few threads, in queues, and a bound on all that waits.
 
-A body is counted while it comes. Short requests have a lane of their own, so that long ones cannot hold them up, and so
+A body is counted while it comes. Short requests have a queue of their own, so that long ones cannot hold them up, and so
 have chats, whose templates are others' programs. Knows neither HTTP nor tokens."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Body:
             raise _busy(f"{what}; allowed: at most {most}")
 
 
-class Lane:
+class Queue:
     """Some threads, and those who wait for them."""
 
     def __init__(self, name: str, threads: int, most: int) -> None:
@@ -77,14 +77,14 @@ class Lane:
 
 
 class Intake:
-    """The lanes, and the bytes of all bodies. For the asyncio loop."""
+    """The queues, and the bytes of all bodies. For the asyncio loop."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.bytes = 0
         """Of all requests that are read or wait, beyond the first few of each."""
-        self._lanes = {
-            (chat, short): Lane(
+        self._queues = {
+            (chat, short): Queue(
                 f"{'chat' if chat else 'text'}-{'short' if short else 'long'}", 1 + short, limits.waiting
             )
             for chat in (False, True)
@@ -102,13 +102,13 @@ class Intake:
             made.content = bytearray()
 
     async def run(self, body: Body, work: Callable[[bytes], T], *, chat: bool) -> T:
-        """Work on a body that has come, in a thread of its lane."""
+        """Work on a body that has come, in a thread of its queue."""
         content = bytes(body.content)
-        return await self._lanes[chat, not body.counted].run(lambda: work(content))
+        return await self._queues[chat, not body.counted].run(lambda: work(content))
 
     def stop(self) -> None:
-        for lane in self._lanes.values():
-            lane.stop()
+        for queue in self._queues.values():
+            queue.stop()
 
 
 def _stopping() -> RefusedError:

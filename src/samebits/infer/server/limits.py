@@ -19,7 +19,7 @@ class Limits:
     waiting_bytes: int = 1 << 22
     """Bytes of all bodies that come or wait to be read, beyond `short_bytes` of each."""
     waiting: int = 32
-    """Requests that wait to be read, in each of four lanes: short and long, texts and chats."""
+    """Requests that wait to be read, in each of four queues: short and long, texts and chats."""
     depth: int = 16
     """Brackets within brackets in its JSON."""
     messages: int = 256
