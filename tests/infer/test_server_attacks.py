@@ -51,7 +51,7 @@ def test_bytes_beyond_the_first_of_each_are_counted() -> None:
     assert intake.bytes == 0
 
 
-def test_a_lane_that_is_full_pushes_back_and_another_is_free() -> None:
+def test_a_queue_that_is_full_pushes_back_and_another_is_free() -> None:
     """Long bodies and chats cannot hold up a short text; who waits when the server stops gets its reason."""
     held = threading.Event()
 
@@ -79,7 +79,7 @@ def test_a_lane_that_is_full_pushes_back_and_another_is_free() -> None:
     assert isinstance(waited, RefusedError) and (waited.status, waited.message) == (503, "the server is stopping")
 
 
-def test_a_lane_without_a_bound_is_noticed() -> None:
+def test_a_queue_without_a_bound_is_noticed() -> None:
     """Planted fault: a queue that takes everything keeps everything waiting."""
 
     async def play(most: int) -> int:

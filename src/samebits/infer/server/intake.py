@@ -1,7 +1,7 @@
 """What is done for a request before the engine hears of it: few threads, in queues, and a bound on all that waits.
 
-A body is counted while it comes. Short requests have a queue of their own, so that long ones cannot hold them up, and so
-have chats, whose templates are others' programs. Knows neither HTTP nor tokens."""
+A body is counted while it comes. Short requests have a queue of their own, so that long ones cannot hold them up, and
+so have chats, whose templates are others' programs. Knows neither HTTP nor tokens."""
 
 from __future__ import annotations
 
