@@ -48,7 +48,7 @@ prove: $(READY)
 # From the source tree, building the native library in place; skips with a reason where there is no GPU.
 test-gpu:
 	PYTHONPATH=src $(GPU_PYTHON) -m samebits.native.build
-	PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu --numprocesses 4 --dist loadfile
+	PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu --numprocesses 8 --dist loadgroup
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py --record

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.invariant.conftest import Make, ids_of, in_parts, make, padded
-from tests.invariant.families import judge
+from tests.invariant.families import FAMILIES, KEPT, judge, verdict
 from tests.invariant.test_attention import NAME, beside_noise, run, sequence
 from tests.invariant.test_places import OPERATIONS, dependent_on_place
 from torch import Tensor, nn
@@ -78,14 +78,16 @@ def test_attention_is_the_same_alone_and_padded(dtype: torch.dtype) -> None:
     assert mode.routed[NAME] == 4 and not mode.unvouched
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "bert", "t5"])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_default_models_keep_their_bits(name: str) -> None:
     """No word about attention: whatever transformers picks on the GPU."""
-    assert not {form: names for form, names in judge(name, torch.float32, "cuda").items() if names}
+    assert verdict(judge(name, torch.float32, "cuda")) == KEPT
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_default_models_keep_their_logits_in_16_bits(name: str) -> None:
     """Weight gradients under padding on the left are not promised there: a chain takes 16 rows at a time."""
     found = judge(name, torch.bfloat16, "cuda")
+    assert not isinstance(found, str), found
     assert not {form: names for form, names in found.items() if {"logits", "input"} & set(names)}
+    assert not any(names for form, names in found.items() if form != "left")

@@ -28,7 +28,11 @@ from samebits.parity.faults import FAULTS
 from samebits.parity.gate import PROMISES, gate
 from samebits.records.report import Verdict
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, none is visible")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, none is visible"),
+    # One process: it begins all checks at once, on all cores.
+    pytest.mark.xdist_group("operators"),
+]
 
 
 def tensor(recipe: str, shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> torch.Tensor:

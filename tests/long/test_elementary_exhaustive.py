@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.numerics_elementary.test_functions import QUICK_FORMS, quick_form_differs
 
 from samebits import native
 from samebits.numerics.elementary import FUNCTIONS, MAXIMUM_ULP, elementary, worst_ulp
@@ -26,3 +27,8 @@ def test_instruction_sets_agree_on_all_inputs(name: str) -> None:
         for instruction_set in widest_first[1:]:
             actual = elementary(name, x, instruction_set=instruction_set).view(np.uint32)
             assert np.array_equal(actual, expected), f"{name}/{instruction_set} differs from {first:#x} on"
+
+
+@pytest.mark.parametrize(("number", "name"), QUICK_FORMS)
+def test_the_quick_form_agrees_on_all_inputs(number: int, name: str) -> None:
+    assert quick_form_differs(number, 0, 1 << 32) == 0, name

@@ -18,12 +18,14 @@ from samebits.train.configuration import Configuration, read_text
 from samebits.train.running import Summary, run
 from samebits.train.trainer import OURS, Parts
 
-# The preset itself; its words are bytes. Sixteen short sequences an update, two a lane.
+# The preset itself; its words are bytes. Sixteen short sequences an update, two a lane; eight updates.
 PRESET = (
-    "model.overrides={vocabulary: 272}", "data={source: stdlib, length: 16, limit: 12}", "optimizer.warmup=2",
-    "optimizer.peak_rate=3e-3", "training.lanes=8", "training.max_steps=20", "training.checkpoint_every=5",
+    "model.overrides={vocabulary: 272}", "data={source: stdlib, length: 16, limit: 12}", "optimizer.warmup=1",
+    "optimizer.peak_rate=3e-3", "training.lanes=8", "training.max_steps=8", "training.checkpoint_every=4",
     "monitoring.compare_every=1",
 )  # fmt: skip
+
+LONGER = ("training.max_steps=20", "training.checkpoint_every=5")
 
 
 def configuration(micro_batch: int, *settings: str) -> Configuration:
@@ -51,4 +53,4 @@ def dying(world: World, folder: str, tensor: int, victim: int, step: int, second
         return lanes.backward(model, examples, cut)
 
     parts = replace(OURS, backward=backward) if world.rank == victim else OURS
-    return trained(world, folder, tensor, 2, (), True, parts)
+    return trained(world, folder, tensor, 2, LONGER, True, parts)

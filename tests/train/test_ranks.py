@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.parallel.ranks import RankFailedError, on_ranks
 from tests.parallel.wires import cut, on_both_sides, wired
-from tests.train.ranked_run import PRESET, configuration, dying, trained
+from tests.train.ranked_run import LONGER, PRESET, configuration, dying, trained
 from tests.train.small_run import TEXT
 
 from samebits.parallel.grid import Grid
@@ -32,7 +32,7 @@ def alone(*settings: str) -> str:
 
 @pytest.mark.parametrize(("tensor", "data"), GRIDS)
 def test_every_grid_gives_one_checkpoint(tensor: int, data: int, tmp_path: Path) -> None:
-    """20 updates; (tensor, data) ranks; the weights of all ranks compared after each of them."""
+    """(tensor, data) ranks; the weights of all ranks compared after each update; `tests/long` has 20 updates."""
     found = on_ranks(tensor * data, trained, str(tmp_path), tensor, 2)
     assert {summary.digest for summary in found} == {alone()}
     assert [event["digest"] for event in events.read(tmp_path) if event["event"] == "checkpoint"][-1] == alone()
@@ -78,8 +78,8 @@ def test_killed_anywhere_and_resumed_on_another_grid(tmp_path: Path) -> None:
         kept = checkpoint.committed(tmp_path)
         assert kept == sorted(kept) and (kept or [0])[-1] >= steps, "a death cost a checkpoint"
         steps = (kept or [0])[-1]
-    found = on_ranks(8, trained, str(tmp_path), 2, 2, (), True)
-    assert {summary.digest for summary in found} == {alone()}
+    found = on_ranks(8, trained, str(tmp_path), 2, 2, LONGER, True)
+    assert {summary.digest for summary in found} == {alone(*LONGER)}
 
 
 def test_a_cut_wire_leaves_whole_checkpoints(tmp_path: Path) -> None:
