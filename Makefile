@@ -61,6 +61,7 @@ bench-gpu:
 	PYTHONPATH=src $(GPU_PYTHON) -m samebits.native.build
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_matmul.py --output benchmarks/results/h200_matmul.json
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_operators.py --output benchmarks/results/h200_operators.json
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_training.py --output benchmarks/results/h200_350m.json
 
 # The C++ and Triton forms of the elementary functions, from their one definition.
 generate: $(READY)
