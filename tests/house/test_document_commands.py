@@ -115,6 +115,7 @@ COVERED: dict[str, Run | Elsewhere] = {
     "PYTHONPATH=src python -m samebits.cli check --portable": GOLDEN,
     "samebits check rmsnorm --backend cpu --promise accuracy": PROMISES,
     "samebits check attention --backend cpu --promise cache": PROMISES,
+    "samebits check matmul --promise device": Run(),
     "samebits check rmsnorm --backend cpu --promise chunk": PROMISES,
     "samebits check rmsnorm --backend cpu --promise micro": Run(),
     "samebits check rmsnorm --backend cpu --promise order": PROMISES,
