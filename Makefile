@@ -56,11 +56,14 @@ bench: $(READY)
 	$(BIN)/python benchmarks/cpu_model.py --record
 	$(BIN)/python benchmarks/cpu_ranks.py --decode --record
 	$(BIN)/python benchmarks/server_load.py --record
+	$(BIN)/python benchmarks/report.py
 
 bench-gpu:
 	PYTHONPATH=src $(GPU_PYTHON) -m samebits.native.build
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_matmul.py --output benchmarks/results/h200_matmul.json
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_operators.py --output benchmarks/results/h200_operators.json
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_training.py --output benchmarks/results/h200_350m.json
+	$(GPU_PYTHON) benchmarks/report.py
 
 # The C++ and Triton forms of the elementary functions, from their one definition.
 generate: $(READY)

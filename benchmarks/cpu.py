@@ -9,18 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
+from provenance import processor, provenance
 from torch import Tensor
 
 from samebits import native
@@ -203,13 +202,6 @@ def measure(case: Case, threads: int) -> dict[str, Any]:
     }
 
 
-def _cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
 def _line(row: dict[str, Any]) -> str:
     verdict = {None: "", True: "met", False: "not met"}[row["met"]]
     target = "" if row["target"] is None else f"{row['target']:.2f}"
@@ -242,8 +234,7 @@ def main(all_cases: tuple[Case, ...] = CASES, results: Path = RESULTS, words: st
             print(_line(rows[-1]), flush=True)
     if arguments.record:
         record = {
-            "date": date.today().isoformat(),
-            "cpu": _cpu_model(),
+            **provenance(sys.argv[0], processor()),
             "cores": len(os.sched_getaffinity(0)),
             "load_average": [round(load_before, 2), round(os.getloadavg()[0], 2)],
             "torch": torch.__version__,

@@ -13,12 +13,11 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
-from cpu import _cpu_model
+from provenance import processor, provenance
 from torch import Tensor
 
 from samebits import native
@@ -163,7 +162,7 @@ def main() -> None:
     rows += [decoding(requests, model, stock) for requests in (1, 16)]
     rows.append(throughput(model))
     if arguments.record:
-        record = {"date": date.today().isoformat(), "cpu": _cpu_model(), "cores": len(os.sched_getaffinity(0)),
+        record = {**provenance(__file__, processor()), "cores": len(os.sched_getaffinity(0)),
                   "load_average": [round(load_before, 2), round(os.getloadavg()[0], 2)], "torch": torch.__version__,
                   "compiler": native.compiler(), "source_digest": source_digest(), "rows": rows}  # fmt: skip
         RESULTS.write_text(json.dumps(record, indent=1) + "\n")

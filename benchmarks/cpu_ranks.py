@@ -16,13 +16,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from cpu import _cpu_model
+from provenance import processor, provenance
 from stock_trainer import StockTrainer
 from torch import Tensor
 
@@ -243,7 +242,7 @@ def as_rank(decode: bool, record: bool) -> None:
         rows += [_show(row) for row in against_one(world)]
         rows += [_show(decoding(world))] if decode else []
         if record and world.rank == 0:
-            found = {"date": date.today().isoformat(), "cpu": _cpu_model(), "cores": len(os.sched_getaffinity(0)),
+            found = {**provenance(__file__, processor()), "cores": len(os.sched_getaffinity(0)),
                      "load_average": [round(load_before, 2), round(os.getloadavg()[0], 2)],
                      "torch": torch.__version__, "compiler": native.compiler(), "source_digest": source_digest(),
                      "ranks": RANKS, "threads_a_rank": 1, "batch": BATCH, "rows": rows}  # fmt: skip

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import statistics
 import sys
 from functools import partial
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 import triton
 from gpu_timing import Calls, call_times, copies, kernel_times, medians
+from provenance import provenance
 from torch.nn import functional
 
 from samebits.numerics.bits import compare as bits_differ
@@ -133,8 +133,8 @@ def main() -> int:
     verdict = "holds" if holds else "does not hold"
     print(f"geometric mean {mean:.3f}, lowest {least:.3f}, lowest of dX and dW {least_backward:.3f}: {verdict}")
     report = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
-        "cuda": torch.version.cuda, "python": platform.python_version(), "command": " ".join(sys.argv),
+        **provenance(__file__, torch.cuda.get_device_name()),
+        "torch": torch.__version__, "triton": triton.__version__, "cuda": torch.version.cuda,
         "orders": {
             **{f"matmul K={k}": digest(chain(k, CHAIN_WIDTH, Fused())) for k in (4096, 14336)},
             "rmsnorm H=4096": digest(lanes(4096, LANES)),

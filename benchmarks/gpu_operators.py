@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 import triton
 from gpu_timing import call_times, medians
+from provenance import provenance
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -142,8 +142,8 @@ def main() -> int:
         found += row_wise(options.rounds)
     holds = all(each["target"] is None or each["ratio"] >= each["target"] for each in found)
     report = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
-        "cuda": torch.version.cuda, "python": platform.python_version(), "command": " ".join(sys.argv),
+        **provenance(__file__, torch.cuda.get_device_name()),
+        "torch": torch.__version__, "triton": triton.__version__, "cuda": torch.version.cuda,
         "shapes": {"attention": [BATCH, HEADS, TOKENS, HEAD], "logprob": [ROWS, VOCABULARY]},
         "verdict": "holds" if holds else "does not hold", "operators": found,
     }  # fmt: skip

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+from provenance import processor, provenance
 
 from samebits.checker.environment import environment
 
@@ -134,7 +135,9 @@ def main() -> None:
     found = measure(given.model, given.clients, given.seconds)
     print(json.dumps(found, indent=1))
     if given.record:
-        RESULTS.write_text(json.dumps({"environment": environment(), **found}, indent=1) + "\n")
+        RESULTS.write_text(
+            json.dumps({**provenance(__file__, processor()), "environment": environment(), **found}, indent=1) + "\n"
+        )
     sys.exit(1 if found["errors"] or found["mismatched_logprobs"] else 0)
 
 

@@ -60,3 +60,21 @@ def test_a_sampler_that_is_off_is_noticed(example: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(example.CachedSampler, "_logprobs", off)
     logged = example.train(1, invariant_mode(strict=False), "samebits")
     assert logged[0][example.DIFFERENCE] > 0.0
+
+
+def test_the_program_prints_what_both_logged(
+    example: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the page on it runs it; the training itself is that of the tests above."""
+    asked = []
+
+    def trained(steps: int, mode: Any, attention: str) -> list[dict[str, float]]:
+        asked.append((steps, attention))
+        return [{"reward": 0.5, example.DIFFERENCE: 0.0, example.LEAST: 1.0, example.MOST: 1.0, "kl": 0.0}] * steps
+
+    monkeypatch.setattr(example, "train", trained)
+    monkeypatch.setattr("sys.argv", ["trl_grpo.py", "--steps", "2"])
+    example.main()
+    printed = capsys.readouterr().out
+    assert asked == [(2, "sdpa"), (2, "samebits")]
+    assert printed.count("0.5000") == 4 and printed.index("stock") < printed.index("invariant mode")
