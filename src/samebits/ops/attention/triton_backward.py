@@ -223,6 +223,8 @@ def attention_dk_dv(
 
 DQ_LAUNCH: Final = BackwardLaunch(queries=128, keys=64, warps=8, stages=3)
 DK_DV_LAUNCH: Final = BackwardLaunch(queries=64, keys=64, warps=4, stages=2)
+# Both kernels, for heads that leave shared memory for a third stage.
+NARROW_HEAD: Final = BackwardLaunch(queries=64, keys=64, warps=4, stages=3)
 WIDE_HEAD: Final = BackwardLaunch(queries=64, keys=64, warps=8, stages=1)
 FLOAT32: Final = BackwardLaunch(queries=16, keys=16, described=False, warps=4, stages=1)
 # Small tiles, so that little is computed again, and one kernel for whatever launch the first pass had.
@@ -234,7 +236,8 @@ def choose(q: Tensor, usual: BackwardLaunch) -> BackwardLaunch:
     """The launch for these sizes: narrow tiles where registers or shared memory are short."""
     if q.dtype == torch.float32:
         return FLOAT32
-    return usual if q.shape[-1] <= 128 else WIDE_HEAD
+    head = q.shape[-1]
+    return NARROW_HEAD if head <= 64 else usual if head <= 128 else WIDE_HEAD
 
 
 def backward(
