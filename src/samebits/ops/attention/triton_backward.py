@@ -26,6 +26,7 @@ from samebits.ops.attention.triton_blocks import (
     load_rows,
     not_finite,
     query_range,
+    store_rows,
 )
 from samebits.ops.attention.triton_walks import is_done, scaled, walk_keys, walk_queries
 from samebits.ops.launching import forced
@@ -99,13 +100,14 @@ def attention_dq(
         return
     q_start, k_start = tl.load(q_start_ptr + sequence).to(tl.int64), tl.load(k_start_ptr + sequence).to(tl.int64)
     key_head = head // GROUP
-    queries = tile * QUERIES + tl.arange(0, QUERIES)
+    rows = tl.arange(0, QUERIES)
+    queries = tile * QUERIES + rows
     inside = queries < q_length
     offset = k_length - q_length
     positions = offset + queries
-    tokens = q_start + queries
-    q = load_rows(q_ptr, tokens * q_token + head * q_head, inside, HEAD, PADDED, True, ALIGNED)
-    do = load_rows(do_ptr, tokens * do_token + head * do_head, inside, HEAD, PADDED, True, ALIGNED)
+    token = q_start + tile * QUERIES
+    q = load_rows(q_ptr + token * q_token + head * q_head, rows * q_token, inside, HEAD, PADDED, True, ALIGNED)
+    do = load_rows(do_ptr + token * do_token + head * do_head, rows * do_token, inside, HEAD, PADDED, True, ALIGNED)
     places = statistics_ptr + (sequence * 2 * heads + head) * pitch + queries
     minus_lse = tl.load(places, mask=inside, other=0.0)
     delta = tl.load(places + heads * pitch, mask=inside, other=0.0)
@@ -140,9 +142,8 @@ def attention_dq(
             HEAD, PADDED, KEYS, True, False, CAUSAL, WINDOWED, SOFTCAP, DESCRIBED, ALIGNED, EXACT,
         )  # fmt: skip
         tl.store(wrong_ptr, any_of(not_finite(dq)).to(tl.int32))
-    columns = tl.arange(0, PADDED)
-    pointers = dq_ptr + (tokens * heads + head)[:, None] * HEAD + columns[None, :]
-    tl.store(pointers, scaled(dq, scale).to(dq_ptr.dtype.element_ty), mask=inside[:, None] & (columns < HEAD)[None, :])
+    dq_ptr += (token * heads + head) * HEAD
+    store_rows(dq_ptr, rows * (heads * HEAD), inside, scaled(dq, scale), HEAD, PADDED)
 
 
 @triton.jit(
@@ -172,11 +173,13 @@ def attention_dk_dv(
     if tile * KEYS >= k_length:
         return
     q_start, k_start = tl.load(q_start_ptr + sequence).to(tl.int64), tl.load(k_start_ptr + sequence).to(tl.int64)
-    keys = tile * KEYS + tl.arange(0, KEYS)
+    rows = tl.arange(0, KEYS)
+    keys = tile * KEYS + rows
     known = keys < k_length
     offset = k_length - q_length
-    k = load_rows(k_ptr, (k_start + keys) * k_token + key_head * k_head, known, HEAD, PADDED, True, ALIGNED)
-    v = load_rows(v_ptr, (k_start + keys) * v_token + key_head * v_head, known, HEAD, PADDED, True, ALIGNED)
+    token = k_start + tile * KEYS
+    k = load_rows(k_ptr + token * k_token + key_head * k_head, rows * k_token, known, HEAD, PADDED, True, ALIGNED)
+    v = load_rows(v_ptr + token * v_token + key_head * v_head, rows * v_token, known, HEAD, PADDED, True, ALIGNED)
     dk = tl.zeros((KEYS, PADDED), dtype=tl.float32)
     dv = tl.zeros((KEYS, PADDED), dtype=tl.float32)
     start, full_start, full_end, end = query_range(
@@ -213,15 +216,15 @@ def attention_dk_dv(
             )  # fmt: skip
     if not CAREFUL:
         tl.store(wrong_ptr, any_of(not_finite(dk) | not_finite(dv)).to(tl.int32))
-    columns = tl.arange(0, PADDED)
-    places = ((k_start + keys) * key_heads + key_head)[:, None] * HEAD + columns[None, :]
-    stored = known[:, None] & (columns < HEAD)[None, :]
-    tl.store(dk_ptr + places, scaled(dk, scale).to(dk_ptr.dtype.element_ty), mask=stored)
-    tl.store(dv_ptr + places, (dv + 0.0).to(dv_ptr.dtype.element_ty), mask=stored)
+    place, offsets = (token * key_heads + key_head) * HEAD, rows * (key_heads * HEAD)
+    store_rows(dk_ptr + place, offsets, known, scaled(dk, scale), HEAD, PADDED)
+    store_rows(dv_ptr + place, offsets, known, dv + 0.0, HEAD, PADDED)
 
 
 DQ_LAUNCH: Final = BackwardLaunch(queries=128, keys=64, warps=8, stages=3)
 DK_DV_LAUNCH: Final = BackwardLaunch(queries=64, keys=64, warps=4, stages=2)
+# Both kernels, for heads that leave shared memory for a third stage.
+NARROW_HEAD: Final = BackwardLaunch(queries=64, keys=64, warps=4, stages=3)
 WIDE_HEAD: Final = BackwardLaunch(queries=64, keys=64, warps=8, stages=1)
 FLOAT32: Final = BackwardLaunch(queries=16, keys=16, described=False, warps=4, stages=1)
 # Small tiles, so that little is computed again, and one kernel for whatever launch the first pass had.
@@ -233,7 +236,8 @@ def choose(q: Tensor, usual: BackwardLaunch) -> BackwardLaunch:
     """The launch for these sizes: narrow tiles where registers or shared memory are short."""
     if q.dtype == torch.float32:
         return FLOAT32
-    return usual if q.shape[-1] <= 128 else WIDE_HEAD
+    head = q.shape[-1]
+    return NARROW_HEAD if head <= 64 else usual if head <= 128 else WIDE_HEAD
 
 
 def backward(

@@ -107,19 +107,33 @@ def load_rows(ptr, offsets, inside, HEAD: tl.constexpr, PADDED: tl.constexpr, MA
               ALIGNED: tl.constexpr):  # fmt: skip
     """Rows of HEAD elements that start at the given offsets, zeros up to PADDED.
 
-    ALIGNED: every row starts at a multiple of 16 bytes and of 8 elements."""
+    ALIGNED: every row starts at a multiple of 16 bytes and of 8 elements. What all rows share belongs into `ptr`: there
+    it is one number, in the offsets one a row, and registers are what attention is short of."""
     columns = tl.arange(0, PADDED)
     if ALIGNED:
         # A multiple of 8 in a form that the compiler can see.
         pointers = tl.multiple_of(ptr + (offsets // 8 * 8)[:, None] + columns[None, :], (16, 16))
     else:
         pointers = ptr + offsets[:, None] + columns[None, :]
-    if MASKED:
+    if MASKED and HEAD == PADDED:
+        return tl.load(pointers, mask=inside[:, None], other=0.0)
+    elif MASKED:
         return tl.load(pointers, mask=inside[:, None] & (columns < HEAD)[None, :], other=0.0)
     elif HEAD != PADDED:
         return tl.load(pointers, mask=(columns < HEAD)[None, :], other=0.0)
     else:
         return tl.load(pointers)
+
+
+@triton.jit
+def store_rows(ptr, offsets, inside, values, HEAD: tl.constexpr, PADDED: tl.constexpr):
+    """Rows of HEAD elements to where they start, rounded to the format that is stored."""
+    columns = tl.arange(0, PADDED)
+    pointers = ptr + offsets[:, None] + columns[None, :]
+    if HEAD == PADDED:
+        tl.store(pointers, values.to(ptr.dtype.element_ty), mask=inside[:, None])
+    else:
+        tl.store(pointers, values.to(ptr.dtype.element_ty), mask=inside[:, None] & (columns < HEAD)[None, :])
 
 
 @triton.jit

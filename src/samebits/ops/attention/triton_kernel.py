@@ -32,6 +32,7 @@ from samebits.ops.attention.triton_blocks import (
     not_finite,
     power_of_two,
     seen,
+    store_rows,
 )
 from samebits.ops.launching import forced
 
@@ -133,16 +134,18 @@ def attention_forward(
     q_start, k_start = tl.load(q_start_ptr + sequence).to(tl.int64), tl.load(k_start_ptr + sequence).to(tl.int64)
     rows = tl.arange(0, TILE)
     queries = tile * QUERIES + rows // PACK
-    head = line * PACK + rows % PACK
     key_head = line * PACK // GROUP
-    inside = (queries < q_length) & (rows < QUERIES * PACK)
+    inside = queries < q_length
+    if QUERIES * PACK != TILE:
+        inside = inside & (rows < QUERIES * PACK)
     offset = k_length - q_length
     positions = offset + queries
     k_ptr += key_head * k_head
     v_ptr += key_head * v_head
     if PAGED:
         pages_ptr += sequence * pages_row
-    q = load_rows(q_ptr, (q_start + queries) * q_token + head * q_head, inside, HEAD, PADDED, True, ALIGNED)
+    q_ptr += (q_start + tile * QUERIES) * q_token + line * PACK * q_head
+    q = load_rows(q_ptr, rows // PACK * q_token + rows % PACK * q_head, inside, HEAD, PADDED, True, ALIGNED)
     accumulator = tl.zeros((TILE, PADDED), dtype=tl.float32)
     lanes = tl.zeros((TILE, 8), dtype=tl.float32)
     maximum = tl.full((TILE,), float("-inf"), dtype=tl.float32)
@@ -180,11 +183,10 @@ def attention_forward(
     result = tl.where((total == 0.0)[:, None], 0.0, scaled)
     level = tl.where(maximum == float("-inf"), 0.0, maximum) * c
     lse = tl.where(total == 0.0, float("inf"), level + log(total) * 1.4426950408889634)
-    columns = tl.arange(0, PADDED)
-    out_rows = (q_start + queries) * heads + head
-    out_pointers = out_ptr + out_rows[:, None] * HEAD + columns[None, :]
-    tl.store(out_pointers, result.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (columns < HEAD)[None, :])
-    tl.store(lse_ptr + out_rows, lse, mask=inside)
+    first_row = (q_start + tile * QUERIES) * heads + line * PACK
+    out_rows = rows // PACK * heads + rows % PACK
+    store_rows(out_ptr + first_row * HEAD, out_rows * HEAD, inside, result, HEAD, PADDED)
+    tl.store(lse_ptr + first_row + out_rows, lse, mask=inside)
 
 
 def choose(q: Tensor, group: int, longest_query: int) -> Launch:

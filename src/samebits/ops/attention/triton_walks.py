@@ -47,9 +47,6 @@ def walk_keys(
             row = (k_start + block * KEYS).to(tl.int32)
             k = k_described.load([row, key_head * HEAD])
             v = v_described.load([row, key_head * HEAD])
-            if MASKED:
-                # Beyond the sequence lies another one: nothing of it may meet the zeros of dS.
-                k = tl.where(known[:, None], k, tl.zeros_like(k))
         else:
             k = load_rows(k_ptr, (k_start + keys) * k_token, known, HEAD, PADDED, MASKED, ALIGNED)
             v = load_rows(v_ptr, (k_start + keys) * v_token, known, HEAD, PADDED, MASKED, ALIGNED)
@@ -92,10 +89,6 @@ def walk_queries(
             do = do_described.load([row, head * HEAD])
             minus_lse = tl.reshape(statistics_described.load([line, block * QUERIES]), (QUERIES,))
             delta = tl.reshape(statistics_described.load([line + heads, block * QUERIES]), (QUERIES,))
-            if MASKED:
-                # Beyond the sequence lies another one: nothing of it may meet the zeros of P and dS.
-                q = tl.where(inside[:, None], q, tl.zeros_like(q))
-                do = tl.where(inside[:, None], do, tl.zeros_like(do))
         else:
             q = load_rows(q_ptr, tokens * q_token + head * q_head, inside, HEAD, PADDED, MASKED, ALIGNED)
             do = load_rows(do_ptr, tokens * do_token + head * do_head, inside, HEAD, PADDED, MASKED, ALIGNED)
