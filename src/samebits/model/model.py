@@ -28,12 +28,20 @@ TIED_HEAD = "tied lm_head.weight"
 PARTS = {"self_attn": ("q", "k", "v"), "mlp": ("gate", "up")}
 
 
+def residual_rmsnorm(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> tuple[Tensor, Tensor]:
+    """(norm of h, h), h = round(x + residual), in one kernel."""
+    pair = ops.rmsnorm(x, weight, eps, residual=residual)
+    assert isinstance(pair, tuple)
+    return pair
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operators:
     """What the forward pass is made of. Another set, stock torch's or a faulty one, can stand in for the comparison."""
 
     embedding: Callable[..., Tensor] = ops.embedding
     rmsnorm: Callable[..., Any] = ops.rmsnorm
+    residual_rmsnorm: Callable[..., tuple[Tensor, Tensor]] = residual_rmsnorm
     linear: Callable[..., Tensor] = ops.linear
     rope: Callable[..., Tensor] = ops.rope
     attention: Callable[..., Any] = ops.attention
@@ -128,11 +136,19 @@ class Model:
         """(T, hidden) after the last norm. `caches`, one a layer, hold the tokens before and are added to."""
         options: dict[str, Any] = {"cu_seqlens": batch.edges}
         x = self._embedding(batch.ids)
+        normed = self._norm(x, f"{prefix(0)}input_layernorm.weight")
         for layer in range(self.config.layers):
+            at, following = prefix(layer), prefix(layer + 1)
             if caches is not None:
                 options["cache"] = caches[layer]
-            x = self._layer(prefix(layer), x, batch.positions, options)
-        return self._norm(x, FINAL_NORM)
+            attended = self._attention(at, normed, batch.positions, options)
+            branch = self._inward(attended, f"{at}self_attn.o_proj.weight")
+            x, normed = self._joined_norm(x, branch, f"{at}post_attention_layernorm.weight")
+            last = layer + 1 == self.config.layers
+            x, normed = self._joined_norm(
+                x, self._mlp(at, normed), FINAL_NORM if last else f"{following}input_layernorm.weight"
+            )
+        return normed
 
     def logprobs(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """float32 (T): of token ids[t] after hidden[t]; 0 where an id is -100."""
@@ -149,12 +165,9 @@ class Model:
             return self.split.logits(hidden, self._head()[0])
         return self.operators.lm_head(hidden, self._head()[0])
 
-    def _layer(self, at: str, x: Tensor, positions: Tensor, options: dict[str, Any]) -> Tensor:
-        attended = self._attention(at, self._norm(x, f"{at}input_layernorm.weight"), positions, options)
-        x = x + self._inward(attended, f"{at}self_attn.o_proj.weight")
-        normed = self._norm(x, f"{at}post_attention_layernorm.weight")
-        gate, up = self._products(normed, at, "mlp")
-        return x + self._inward(self.operators.swiglu(gate, up), f"{at}mlp.down_proj.weight")
+    def _mlp(self, at: str, x: Tensor) -> Tensor:
+        gate, up = self._products(x, at, "mlp")
+        return self._inward(self.operators.swiglu(gate, up), f"{at}mlp.down_proj.weight")
 
     def _attention(self, at: str, x: Tensor, positions: Tensor, options: dict[str, Any]) -> Tensor:
         config = self.config
@@ -164,9 +177,7 @@ class Model:
         if not k.shape[1]:
             # No heads on this rank: nothing, in which a gradient still finds its way to every product.
             return (q + k + v).reshape(len(x), 0)
-        # One call turns both: a head's turn does not depend on the heads beside it.
-        turned = self.operators.rope(torch.cat((q, k), 1), positions, config.theta, scaling=config.scaling)
-        q, k = turned[:, : q.shape[1]], turned[:, q.shape[1] :]
+        q, k = (self.operators.rope(each, positions, config.theta, scaling=config.scaling) for each in (q, k))
         attended: Tensor = self.operators.attention(q, k, v, **options)
         return attended.reshape(len(x), -1)
 
@@ -198,7 +209,8 @@ class Model:
     def _products(self, x: Tensor, at: str, part: str) -> Sequence[Tensor]:
         """x with each of the weights that meet it."""
         whole = [f"{at}{part}.{name}_proj.weight" for name in PARTS[part]]
-        joined = self.joined.get(f"{at}{part}")
+        # Of one row the parts are dense as they lie; of several, each would have to be copied out of the whole.
+        joined = self.joined.get(f"{at}{part}") if len(x) == 1 else None
         if joined is None:
             if self.split is not None and self.sums is not None:
                 weights, sums = [self.weights[name] for name in whole], [self.sums[name] for name in whole]
@@ -218,3 +230,12 @@ class Model:
             normed: Tensor = self.operators.rmsnorm(x, self.weights[name], self.config.eps)
             return normed
         return rmsnorm_into(x, self.weights[name], self.sums[name], self.config.eps)
+
+    def _joined_norm(self, x: Tensor, branch: Tensor, name: str) -> tuple[Tensor, Tensor]:
+        """The residual stream with a branch added to it, and its norm. One kernel where nothing flows back: behind a
+        fused one the gradients would be rounded elsewhere."""
+        if self.sums is None and not torch.is_grad_enabled():
+            normed, stream = self.operators.residual_rmsnorm(x, self.weights[name], self.config.eps, branch)
+            return stream, normed
+        stream = x + branch
+        return stream, self._norm(stream, name)

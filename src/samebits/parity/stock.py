@@ -27,6 +27,11 @@ def _rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return functional.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
+def _residual_rmsnorm(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> tuple[Tensor, Tensor]:
+    stream = x + residual
+    return _rmsnorm(stream, weight, eps), stream
+
+
 @cache
 def _frequencies(size: int, theta: float, scaling: RopeScaling | None, device: torch.device) -> Tensor:
     return torch.tensor(frequencies(size, theta, scaling), dtype=torch.float32, device=device)
@@ -102,6 +107,6 @@ def _logprob(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
 
 
 STOCK: Final = Operators(
-    embedding=functional.embedding, rmsnorm=_rmsnorm, linear=functional.linear, rope=_rope, attention=_attention,
-    swiglu=_swiglu, lm_head=_lm_head, logprob=_logprob,
+    embedding=functional.embedding, rmsnorm=_rmsnorm, residual_rmsnorm=_residual_rmsnorm, linear=functional.linear,
+    rope=_rope, attention=_attention, swiglu=_swiglu, lm_head=_lm_head, logprob=_logprob,
 )  # fmt: skip
