@@ -12,14 +12,14 @@ from torch import Tensor
 
 from samebits.infer.pages import LayerCache, Tables, places
 from samebits.model import Batch, Model
-from samebits.model.model import Operators
+from samebits.model.operators import OURS
 from samebits.ops.attention.layout import Spread
 from samebits.ops.capture import Arena, Capture, capture
 
 
 def can_capture(model: Model) -> bool:
     """Whether a pass is nothing but our kernels on the CPU of this process."""
-    return model.device.type == "cpu" and model.operators == Operators() and model.split is None
+    return model.device.type == "cpu" and model.operators == OURS and model.split is None
 
 
 class DecodeStep:

@@ -19,7 +19,7 @@ from samebits.infer.pages import LayerCache, PagePool, Tables
 from samebits.infer.request import NO_TOKEN, Completion, Event, Finish, Request
 from samebits.infer.scheduler import Job, Scheduler
 from samebits.model import Batch, Model
-from samebits.model.model import Operators
+from samebits.model.operators import OURS
 from samebits.ops.attention.cache import PAGE_MULTIPLE
 from samebits.ops.capture import Arena
 from samebits.ops.threads import torch_at_rest
@@ -163,7 +163,7 @@ class Engine:
 
     def _at_rest(self) -> AbstractContextManager[None]:
         """With torch's own threads out of the way, unless the operators are torch's."""
-        return torch_at_rest(self.model.device) if self.model.operators == Operators() else nullcontext()
+        return torch_at_rest(self.model.device) if self.model.operators == OURS else nullcontext()
 
     def _pass(self, planned: list[tuple[Job, int]]) -> list[Event]:
         hidden = self._hidden(planned)
