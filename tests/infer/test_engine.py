@@ -13,7 +13,7 @@ from samebits import ops
 from samebits.infer import Engine, Request, Sampling
 from samebits.infer.scheduler import Scheduler
 from samebits.model import Batch, Model
-from samebits.model.model import Operators
+from samebits.model.operators import Operators
 
 MODEL = Model.new(SMALL, 3)
 PROMPT = tuple(range(10, 50))

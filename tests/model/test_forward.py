@@ -10,9 +10,10 @@ from torch import Tensor
 
 from samebits import ops
 from samebits.model import Batch, Config, Model
-from samebits.model.model import Operators
+from samebits.model.operators import Operators
 from samebits.ops.attention import DenseCache, PagedCache
 from samebits.ops.attention.cache import Cache
+from samebits.parity.stock import STOCK
 
 LLAMA = Config(
     vocabulary=97, hidden=48, layers=2, heads=4, key_heads=2, head_size=16, intermediate=80, max_positions=128
@@ -142,7 +143,7 @@ def test_gradients_added_up_afterwards_would_differ() -> None:
 def test_an_operator_that_looks_at_its_batch_is_noticed() -> None:
     """Planted: stock torch's product, which picks its order by the number of rows."""
     wide = replace(LLAMA, hidden=256, intermediate=512)
-    model = replace(Model.new(wide, 1), operators=Operators(linear=torch.nn.functional.linear))
+    model = replace(Model.new(wide, 1), operators=Operators(linear=STOCK.linear))
     with torch.no_grad():
         packed = model.hidden(Batch.of(TEXTS)).split(list(LENGTHS))
     assert any(not torch.equal(bits(one), bits(other)) for one, other in zip(alone(model), packed, strict=True))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from samebits.model.operators import Operators
 from samebits.ops.accumulation import linear_into, rmsnorm_into, selected_logprob_into
 from samebits.ops.logprob import selected_logprob
 from samebits.ops.matmul import linear
 from samebits.ops.rmsnorm import rmsnorm
-from samebits.parity.chain import Operators
 from samebits.parity.faults import FAULTS
 from samebits.parity.gate import PROMISES, gate, judge
 from samebits.records.report import Verdict
@@ -25,13 +25,14 @@ def test_the_chain_keeps_its_bits(promise: str) -> None:
 
 
 def test_every_operator_has_a_planted_fault() -> None:
+    """But the two that the chain does not reach: it begins behind the embedding, and asks for logprobs alone."""
     broken = {
         name
         for _, operators in FAULTS.values()
         for name in Operators.__slots__
         if getattr(operators, name) is not getattr(Operators(), name)
     }
-    assert broken == set(Operators.__slots__)
+    assert broken == set(Operators.__slots__) - {"embedding", "lm_head"}
 
 
 def test_a_difference_is_named() -> None:

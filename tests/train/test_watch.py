@@ -14,7 +14,9 @@ from tests.train.small_run import TINY, average, rises, small, steps_of, trainer
 from torch import Tensor
 
 from samebits.model import Model
+from samebits.model.operators import Operators
 from samebits.model.weights import EMBEDDING
+from samebits.ops.accumulation import Sums, linear_into
 from samebits.ops.adamw import AdamW
 from samebits.ops.grad_norm import grad_norm
 from samebits.ops.matmul import linear
@@ -228,20 +230,17 @@ def gradients_reach_every_weight(folder: Path, tmp_path: Path) -> None:
     assert {event["without_gradient"] for event in steps_of(folder)} == {0}
 
 
-class Detached(Model):
-    """Planted (ALB-038): one matrix whose product does not know the way back to it."""
-
-    def _linear(self, x: Tensor, name: str) -> Tensor:
-        return (
-            linear(x, self.weights[name].detach())
-            if name.endswith("1.mlp.up_proj.weight")
-            else super()._linear(x, name)
-        )
-
-
 def test_a_weight_without_gradient_stops_the_run() -> None:
+    """Planted (ALB-038): one matrix whose product does not know the way back to it."""
     model = model_of(small())
-    stopped = breach_of(Parts(), model=Detached(config=model.config, weights=model.weights))
+    products, seen = 7 * model.config.layers, [0]
+
+    def detached(x: Tensor, weight: Tensor, sums: Sums) -> Tensor:
+        seen[0] += 1
+        # Of a layer's seven products, in order, the sixth is that of up_proj.
+        return linear(x, weight.detach()) if seen[0] % products == 7 + 6 else linear_into(x, weight, sums)
+
+    stopped = breach_of(Parts(), model=replace(model, operators=Operators(linear=detached)))
     assert (stopped.contract, stopped.step) == (watch.FLOW, 1)
     assert "model.layers.1.mlp.up_proj.weight has no gradient, 1 weights in all" in str(stopped)
 

@@ -116,5 +116,5 @@ def _logprobs(model: Model, logits_MV: Tensor, asked: Sequence[Sequence[int]]) -
     ids = torch.tensor([each for ids in asked for each in ids], dtype=torch.int64).to(logits_MV.device)
     identity_MM = torch.eye(len(asked), dtype=logits_MV.dtype, device=logits_MV.device)
     hidden = identity_MM if len(rows) == len(asked) else identity_MM[rows]
-    values = iter(model.operators.logprob(hidden, logits_MV.T, ids).tolist())
+    values = iter(model.operators.logprob(hidden, logits_MV.T, ids, None).tolist())
     return [[next(values) for _ in row] for row in asked]

@@ -13,23 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.infer.decoding import Decoding, can_decode
-from samebits.infer.direct import DIRECT, may_go_direct
+from samebits.infer.decode_step import DecodeStep, can_capture
 from samebits.infer.drawing import Drawn, NotFiniteError, draw, likeliest
 from samebits.infer.pages import LayerCache, PagePool, Tables
 from samebits.infer.request import NO_TOKEN, Completion, Event, Finish, Request
 from samebits.infer.scheduler import Job, Scheduler
 from samebits.model import Batch, Model
+from samebits.model.operators import OURS
 from samebits.ops.attention.cache import PAGE_MULTIPLE
+from samebits.ops.capture import Arena
 from samebits.ops.threads import torch_at_rest
 
 # A token's logprob, and the likeliest tokens in its place with theirs.
 Score = tuple[float, tuple[tuple[int, float], ...]]
-
-
-def _for_steps(model: Model) -> Model:
-    """The same weights; nothing is kept for a backward pass, and the CPU's kernels are called without their doors."""
-    return replace(model, sums=None, operators=DIRECT if may_go_direct(model) else model.operators)
 
 
 class Engine:
@@ -47,15 +43,16 @@ class Engine:
             raise ValueError(
                 f"engine: batch_tokens is {batch_tokens}, batch_requests {batch_requests}; allowed: at least as many"
             )
-        self.model = _for_steps(model)
+        self.model = replace(model, sums=None)
         config = model.config
         self._limit = min(config.max_positions, pages * page_size)
         self._pool = PagePool(pages)
         self._scheduler = Scheduler(self._pool, page_size, batch_tokens, batch_requests)
         sizes = (pages, page_size, model.key_heads, config.head_size)
         self._caches = [LayerCache(*sizes, dtype=model.dtype, device=model.device) for _ in range(config.layers)]
-        self._decodes = can_decode(self.model)
-        self._decodings: dict[int, Decoding] = {}
+        self._captures = can_capture(self.model)
+        self._decode_steps: dict[int, DecodeStep] = {}
+        self._arena = Arena()
         self._jobs: dict[int, Job] = {}
         self._unsent: list[Event] = []
         self._weights_seen = self._weights_written()
@@ -149,7 +146,7 @@ class Engine:
                 f"engine: the new model is {model.dtype} on {model.device}, the old {old.dtype} on {old.device};"
                 " allowed: the same, and the same config"
             )
-        self.model = _for_steps(model)
+        self.model = replace(model, sums=None)
         self._forget()
 
     def step(self) -> list[Event]:
@@ -166,7 +163,7 @@ class Engine:
 
     def _at_rest(self) -> AbstractContextManager[None]:
         """With torch's own threads out of the way, unless the operators are torch's."""
-        return torch_at_rest(self.model.device) if self.model.operators is DIRECT else nullcontext()
+        return torch_at_rest(self.model.device) if self.model.operators == OURS else nullcontext()
 
     def _pass(self, planned: list[tuple[Job, int]]) -> list[Event]:
         hidden = self._hidden(planned)
@@ -190,9 +187,9 @@ class Engine:
     def _hidden(self, planned: list[tuple[Job, int]]) -> Tensor:
         device, jobs, counts = self.model.device, [job for job, _ in planned], [count for _, count in planned]
         held = [job.computed for job in jobs]
-        if self._decodes and max(counts) == 1:
+        if self._captures and max(counts) == 1:
             ids = [job.tokens[job.computed] for job in jobs]
-            return self._decoding(len(jobs)).hidden(ids, held, [job.table for job in jobs])
+            return self._decode_step(len(jobs)).hidden(ids, held, [job.table for job in jobs])
         tables = Tables.of([job.table for job in jobs], held, counts, self._scheduler.page_size, device)
         for cache in self._caches:
             cache.at(tables)
@@ -203,11 +200,11 @@ class Engine:
         )
         return self.model.hidden(batch, self._caches)
 
-    def _decoding(self, requests: int) -> Decoding:
-        if requests not in self._decodings:
+    def _decode_step(self, requests: int) -> DecodeStep:
+        if requests not in self._decode_steps:
             pages = -(-self._limit // self._scheduler.page_size)
-            self._decodings[requests] = Decoding(self.model, self._caches, requests, pages)
-        return self._decodings[requests]
+            self._decode_steps[requests] = DecodeStep(self.model, self._caches, requests, pages, self._arena)
+        return self._decode_steps[requests]
 
     def _prompt_scores(self, planned: list[tuple[Job, int]], hidden: Tensor) -> list[list[Score]]:
         """For each job the logprobs of the prompt's tokens that come after those just computed, if they are wanted,
@@ -281,6 +278,6 @@ class Engine:
 
     def _forget(self) -> None:
         """Whatever belongs to weights that are gone: keys, and addresses."""
-        self._weights_seen, self._decodes = self._weights_written(), can_decode(self.model)
+        self._weights_seen, self._captures = self._weights_written(), can_capture(self.model)
         self._pool.forget()
-        self._decodings.clear()
+        self._decode_steps.clear()

@@ -10,14 +10,12 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from samebits.ops.attention.cache import Cache
-from samebits.ops.attention.forms import Sequences
 from samebits.ops.attention.layout import Spread
 
 # What the first page of a sequence comes after.
@@ -119,7 +117,7 @@ def places(table: Sequence[int], first: int, stop: int, page_size: int) -> list[
     return [table[key // page_size] * page_size + key % page_size for key in range(first, stop)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Tables:
     """Where one step reads and writes: made once, used by every layer."""
 
@@ -133,8 +131,6 @@ class Tables:
     pages: Tensor
     """int32 (sequences, most pages)."""
     spread: Spread
-    sequences: Sequences
-    """The same and the queries, as a kernel is told."""
 
     @classmethod
     def of(cls, tables: Sequence[Sequence[int]], held: Sequence[int], counts: Sequence[int], page_size: int,
@@ -152,13 +148,7 @@ class Tables:
         pages = torch.tensor(padded, dtype=torch.int32).to(device)
         length = torch.tensor(grown, dtype=torch.int64).to(device)
         spread = Spread(start=torch.zeros_like(length), length=length, longest=max(grown))
-        starts = torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64).to(device)
-        asked = torch.tensor(list(counts), dtype=torch.int64).to(device)
-        sequences = Sequences(
-            q_start=starts, q_length=asked, k_start=spread.start, k_length=length, pages=pages, page_size=page_size,
-            longest_query=max(counts), longest_key=spread.longest,
-        )  # fmt: skip
-        return cls(list(held), grown, list(tables), written, pages, spread, sequences)
+        return cls(held=list(held), grown=grown, tables=list(tables), written=written, pages=pages, spread=spread)
 
 
 class LayerCache(Cache):
@@ -179,10 +169,6 @@ class LayerCache(Cache):
         if self._tables is None:
             raise ValueError("pages: the cache has no tables yet; allowed: after at()")
         return self._tables
-
-    @property
-    def sequences(self) -> Sequences:
-        return self._now.sequences
 
     @property
     def k_flat(self) -> Tensor:

@@ -5,18 +5,18 @@ them nothing is kept for a backward pass. Knows neither a loss, an optimizer nor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from samebits import ops
 from samebits.model.batch import Batch
 from samebits.model.config import Config
+from samebits.model.operators import OURS, Operators
 from samebits.model.weights import EMBEDDING, FINAL_NORM, HEAD, initial, prefix, shapes
-from samebits.ops.accumulation import Spans, Sums, embedding_into, linear_into, rmsnorm_into, selected_logprob_into
+from samebits.ops.accumulation import Spans, Sums
 from samebits.ops.attention.cache import Cache
 
 if TYPE_CHECKING:
@@ -29,31 +29,19 @@ PARTS = {"self_attn": ("q", "k", "v"), "mlp": ("gate", "up")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Operators:
-    """What the forward pass is made of. Another set, stock torch's or a faulty one, can stand in for the comparison."""
-
-    embedding: Callable[..., Tensor] = ops.embedding
-    rmsnorm: Callable[..., Any] = ops.rmsnorm
-    linear: Callable[..., Tensor] = ops.linear
-    rope: Callable[..., Tensor] = ops.rope
-    attention: Callable[..., Any] = ops.attention
-    swiglu: Callable[..., Tensor] = ops.swiglu
-    lm_head: Callable[..., Tensor] = ops.lm_head
-    logprob: Callable[..., Tensor] = ops.selected_logprob
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
     """A config and its weights. `sums`, where gradients are wanted: a float32 sum for each weight, or one a lane."""
 
     config: Config
     weights: dict[str, Tensor]
     sums: dict[str, Sums] | None = None
-    operators: Operators = Operators()
+    operators: Operators = OURS
     joined: Mapping[str, Tensor] = field(default_factory=dict)
     """Weights that lie end to end because one input meets them all, by their names up to the layer's part."""
     split: Split | None = None
     """How the weights are cut over ranks, of which these are one rank's; None: they are whole."""
+    _compute: Operators = field(init=False, repr=False)
+    """The operators, over the ranks where there are several."""
 
     def __post_init__(self) -> None:
         wanted = shapes(self.config) if self.split is None else self.split.shapes()
@@ -61,6 +49,8 @@ class Model:
             found = tuple(self.weights[name].shape) if name in self.weights else None
             if found != wanted.get(name):
                 raise ValueError(f"model: {name} has shape {found}, the config says {wanted.get(name)}")
+        compute = self.operators if self.split is None else self.split.operators(self.operators)
+        object.__setattr__(self, "_compute", compute)
 
     @classmethod
     def new(cls, config: Config, seed: int) -> Model:
@@ -126,95 +116,73 @@ class Model:
 
     def hidden(self, batch: Batch, caches: Sequence[Cache] | None = None) -> Tensor:
         """(T, hidden) after the last norm. `caches`, one a layer, hold the tokens before and are added to."""
-        options: dict[str, Any] = {"cu_seqlens": batch.edges}
-        x = self._embedding(batch.ids)
-        for layer in range(self.config.layers):
+        x = self._compute.embed(batch.ids, *self._weight(EMBEDDING))
+        return self.decoder(x, batch.positions, {"cu_seqlens": batch.edges}, caches)
+
+    def decoder(
+        self, x: Tensor, positions: Tensor, layout: Mapping[str, Any], caches: Sequence[Cache] | None = None
+    ) -> Tensor:
+        """(..., hidden) after the last norm, of embedded tokens. `layout`: what attention is told of sequences."""
+        config, compute = self.config, self._compute
+        norms = [f"{prefix(layer)}input_layernorm.weight" for layer in range(config.layers)] + [FINAL_NORM]
+        normed = compute.rmsnorm(x, *self._weight(norms[0]), config.eps)
+        for layer in range(config.layers):
+            at, options = prefix(layer), dict(layout)
             if caches is not None:
                 options["cache"] = caches[layer]
-            x = self._layer(prefix(layer), x, batch.positions, options)
-        return self._norm(x, FINAL_NORM)
+            branch = self._attention(f"{at}self_attn", normed, positions, options)
+            between = f"{at}post_attention_layernorm.weight"
+            x, normed = compute.joined_norm(x, branch, *self._weight(between), config.eps)
+            branch = self._mlp(f"{at}mlp", normed)
+            x, normed = compute.joined_norm(x, branch, *self._weight(norms[layer + 1]), config.eps)
+        return normed
 
     def logprobs(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """float32 (T): of token ids[t] after hidden[t]; 0 where an id is -100."""
         weight, sums = self._head()
-        if self.split is not None:
-            return self.split.logprobs(hidden, weight, ids, sums)
-        if sums is None:
-            return self.operators.logprob(hidden, weight, ids)
-        return selected_logprob_into(hidden, weight, ids, sums)
+        return self._compute.logprobs(hidden, weight, ids, sums)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 (T, vocabulary). Not differentiated into the sums: losses take `logprobs`."""
-        if self.split is not None:
-            return self.split.logits(hidden, self._head()[0])
-        return self.operators.lm_head(hidden, self._head()[0])
-
-    def _layer(self, at: str, x: Tensor, positions: Tensor, options: dict[str, Any]) -> Tensor:
-        attended = self._attention(at, self._norm(x, f"{at}input_layernorm.weight"), positions, options)
-        x = x + self._inward(attended, f"{at}self_attn.o_proj.weight")
-        normed = self._norm(x, f"{at}post_attention_layernorm.weight")
-        gate, up = self._products(normed, at, "mlp")
-        return x + self._inward(self.operators.swiglu(gate, up), f"{at}mlp.down_proj.weight")
+        return self._compute.logits(hidden, self._head()[0])
 
     def _attention(self, at: str, x: Tensor, positions: Tensor, options: dict[str, Any]) -> Tensor:
-        config = self.config
-        q, k, v = (each.reshape(len(x), -1, config.head_size) for each in self._products(x, at, "self_attn"))
+        config, compute, rows = self.config, self._compute, x.shape[:-1]
+        q, k, v = (each.reshape(*rows, -1, config.head_size) for each in self._products(x, at, "qkv"))
         if config.norms_of_heads:
-            q, k = self._head_norms(q, k, at)
-        if not k.shape[1]:
+            weights, sums = self._several(f"{at}.{each}_norm.weight" for each in "qk")
+            q, k = compute.head_norms(q, k, weights, sums, config.eps)
+        if k.shape[-2]:
+            q, k = (compute.rope(each, positions, config.theta, scaling=config.scaling) for each in (q, k))
+            attended = compute.attention(q, k, v, **options)
+        else:
             # No heads on this rank: nothing, in which a gradient still finds its way to every product.
-            return (q + k + v).reshape(len(x), 0)
-        # One call turns both: a head's turn does not depend on the heads beside it.
-        turned = self.operators.rope(torch.cat((q, k), 1), positions, config.theta, scaling=config.scaling)
-        q, k = turned[:, : q.shape[1]], turned[:, q.shape[1] :]
-        attended: Tensor = self.operators.attention(q, k, v, **options)
-        return attended.reshape(len(x), -1)
+            attended = q + k + v
+        name = f"{at}.o_proj.weight"
+        return compute.inward(attended.reshape(*rows, -1), *self._weight(name), name)
+
+    def _mlp(self, at: str, x: Tensor) -> Tensor:
+        gate, up = self._products(x, at, ("gate", "up"))
+        name = f"{at}.down_proj.weight"
+        return self._compute.inward(self._compute.swiglu(gate, up), *self._weight(name), name)
+
+    def _products(self, x: Tensor, at: str, names: Sequence[str]) -> Sequence[Tensor]:
+        """x with each of the weights that meet it."""
+        weights, sums = self._several(f"{at}.{name}_proj.weight" for name in names)
+        # Of one row the parts are dense as they are; of several, each would have to be copied out of the whole.
+        if at not in self.joined or x.shape[:-1].numel() > 1:
+            return self._compute.outward(x, weights, sums)
+        return torch.split(self._compute.linear(x, self.joined[at], None), [len(each) for each in weights], dim=-1)
+
+    def _weight(self, name: str) -> tuple[Tensor, Sums | None]:
+        """A weight, and where its gradient goes on."""
+        return self.weights[name], None if self.sums is None else self.sums[name]
+
+    def _several(self, names: Iterable[str]) -> tuple[list[Tensor], list[Sums | None]]:
+        found = [self._weight(name) for name in names]
+        return [weight for weight, _ in found], [sums for _, sums in found]
 
     def _head(self) -> tuple[Tensor, Sums | None]:
-        name, place = (EMBEDDING, TIED_HEAD) if self.config.tied else (HEAD, HEAD)
-        return self.weights[name], None if self.sums is None else self.sums[place]
-
-    def _sum(self, name: str) -> Sums | None:
-        return None if self.sums is None else self.sums[name]
-
-    def _embedding(self, ids: Tensor) -> Tensor:
-        if self.split is not None:
-            return self.split.embedding(ids, self.weights[EMBEDDING], self._sum(EMBEDDING))
-        if self.sums is None:
-            return self.operators.embedding(ids, self.weights[EMBEDDING])
-        return embedding_into(ids, self.weights[EMBEDDING], self.sums[EMBEDDING])
-
-    def _linear(self, x: Tensor, name: str) -> Tensor:
-        if self.sums is None:
-            return self.operators.linear(x, self.weights[name])
-        return linear_into(x, self.weights[name], self.sums[name])
-
-    def _inward(self, x: Tensor, name: str) -> Tensor:
-        """x with a weight that writes into the residual stream."""
-        if self.split is None:
-            return self._linear(x, name)
-        return self.split.inward(x, self.weights[name], self._sum(name), name)
-
-    def _products(self, x: Tensor, at: str, part: str) -> Sequence[Tensor]:
-        """x with each of the weights that meet it."""
-        whole = [f"{at}{part}.{name}_proj.weight" for name in PARTS[part]]
-        joined = self.joined.get(f"{at}{part}")
-        if joined is None:
-            if self.split is not None and self.sums is not None:
-                weights, sums = [self.weights[name] for name in whole], [self.sums[name] for name in whole]
-                return self.split.outward(x, weights, sums)
-            return [self._linear(x, name) for name in whole]
-        return torch.split(self.operators.linear(x, joined), [len(self.weights[name]) for name in whole], dim=-1)
-
-    def _head_norms(self, q: Tensor, k: Tensor, at: str) -> Sequence[Tensor]:
-        names = [f"{at}self_attn.{each}_norm.weight" for each in "qk"]
-        if self.split is None or self.sums is None:
-            return [self._norm(each, name) if each.numel() else each for each, name in zip((q, k), names, strict=True)]
-        weights, sums = [self.weights[name] for name in names], [self.sums[name] for name in names]
-        return self.split.head_norms(q, k, weights, sums)
-
-    def _norm(self, x: Tensor, name: str) -> Tensor:
-        if self.sums is None:
-            normed: Tensor = self.operators.rmsnorm(x, self.weights[name], self.config.eps)
-            return normed
-        return rmsnorm_into(x, self.weights[name], self.sums[name], self.config.eps)
+        if not self.config.tied:
+            return self._weight(HEAD)
+        return self.weights[EMBEDDING], None if self.sums is None else self.sums[TIED_HEAD]

@@ -7,7 +7,7 @@ Attention is cut between groups of heads that share keys: a rank beyond their nu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Final
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from samebits.model.config import Config
+from samebits.model.operators import Operators
 from samebits.model.weights import EMBEDDING, HEAD, shapes
 from samebits.ops.accumulation import Sums
 from samebits.ops.arguments import choose_backend
@@ -107,29 +108,50 @@ class Split:
             found[name] = rows[..., slice(*held.columns)].detach().clone(memory_format=torch.contiguous_format)
         return found
 
-    def embedding(self, ids: Tensor, weight: Tensor, sums: Sums | None) -> Tensor:
-        cuts = self.vocabulary()
-        return vocabulary.embedding(ids, weight, cuts[self.group.place], self.group, sums=sums, cuts=cuts)
+    def operators(self, base: Operators) -> Operators:
+        """The set that computes over the ranks; within one rank, as `base` does."""
+        functions = {each.name: getattr(base, each.name) for each in fields(base)}
+        return SplitOperators(split=self, **functions)
 
-    def outward(self, x: Tensor, weights: Sequence[Tensor], sums: Sequence[Sums] | None) -> list[Tensor]:
-        """x with each of the weights that read it."""
-        return linear.column_parallel(x, list(weights), self.group, sums=sums)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitOperators(Operators):
+    """Every rank of a group with its blocks of the weights."""
+
+    split: Split
+
+    def embed(self, ids: Tensor, weight: Tensor, sums: Sums | None) -> Tensor:
+        cuts, group = self.split.vocabulary(), self.split.group
+        return vocabulary.embedding(ids, weight, cuts[group.place], group, sums=sums, cuts=cuts)
+
+    def outward(self, x: Tensor, weights: Sequence[Tensor], sums: Sequence[Sums | None]) -> Sequence[Tensor]:
+        """Input gradients are gathered where there are any."""
+        wanted = [each for each in sums if each is not None]
+        if not wanted:
+            return Operators.outward(self, x, weights, sums)
+        return linear.column_parallel(x, list(weights), self.split.group, sums=wanted)
 
     def inward(self, x: Tensor, weight: Tensor, sums: Sums | None, name: str) -> Tensor:
         """The part of x that is here with a weight that writes into the residual stream: all of it, on every rank."""
-        if not self.gathers:
-            return linear.row_parallel(x, weight, self.group, sums=sums)
-        cuts = [cut * self.config.head_size for cut in self.heads()] if "o_proj" in name else self.intermediate()
-        everything = gather_columns(self.group, x, widths_of(cuts), ACTIVATIONS)
-        return linear.gathered_linear(everything, weight, self.group, widths_of(self.hidden()))
+        split = self.split
+        if not split.gathers:
+            return linear.row_parallel(x, weight, split.group, sums=sums)
+        cuts = [cut * split.config.head_size for cut in split.heads()] if "o_proj" in name else split.intermediate()
+        everything = gather_columns(split.group, x, widths_of(cuts), ACTIVATIONS)
+        return linear.gathered_linear(everything, weight, split.group, widths_of(split.hidden()))
 
-    def head_norms(self, q: Tensor, k: Tensor, weights: Sequence[Tensor], sums: Sequence[Sums]) -> list[Tensor]:
-        counts = (widths_of(self.heads()), widths_of(self.key_heads()))
+    def head_norms(
+        self, q: Tensor, k: Tensor, weights: Sequence[Tensor], sums: Sequence[Sums | None], eps: float
+    ) -> Sequence[Tensor]:
+        split, wanted = self.split, [each for each in sums if each is not None]
+        if not wanted:
+            return Operators.head_norms(self, q, k, weights, sums, eps)
+        counts = (widths_of(split.heads()), widths_of(split.key_heads()))
         backend = choose_backend("head_norms", q, None)
-        return head_norms((q, k), weights, sums, counts, self.config.eps, self.group, backend)
+        return head_norms((q, k), weights, wanted, counts, eps, split.group, backend)
 
     def logprobs(self, hidden: Tensor, weight: Tensor, ids: Tensor, sums: Sums | None) -> Tensor:
-        return vocabulary.selected_logprob(hidden, weight, ids, self.vocabulary(), self.group, sums=sums)
+        return vocabulary.selected_logprob(hidden, weight, ids, self.split.vocabulary(), self.split.group, sums=sums)
 
     def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return vocabulary.lm_head(hidden, weight, self.vocabulary(), self.group)
+        return vocabulary.lm_head(hidden, weight, self.split.vocabulary(), self.split.group)

@@ -78,7 +78,8 @@ TYPES: dict[str, Any] = {
 
 
 @cache
-def _function(name: str, signature: str, instruction_set: str | None) -> Any:
+def function(name: str, signature: str, instruction_set: str | None = None) -> Any:
+    """The kernel as a function of plain numbers, the last of them the threads; what it returns is for `check`."""
     available = instruction_sets()
     if instruction_set is not None and instruction_set not in available:
         raise ValueError(
@@ -93,6 +94,11 @@ def call(
     name: str, signature: str, *arguments: Any, threads: int | None = None, instruction_set: str | None = None
 ) -> None:
     """Run kernel `name`; pointers go as integers. Threads and instruction set decide speed, never bits."""
-    status = _function(name, signature, instruction_set)(*arguments, default_threads() if threads is None else threads)
+    threads = default_threads() if threads is None else threads
+    check(name, function(name, signature, instruction_set)(*arguments, threads))
+
+
+def check(name: str, status: int) -> None:
+    """Raise what the library says where a kernel returned anything but 0."""
     if status != 0:
         raise NativeError(f"{name}: {library().samebits_last_error().decode()}")

@@ -1,25 +1,24 @@
 """RMSNorm -> matmul -> RoPE -> attention -> SwiGLU -> LM head -> logprob: the operators of a language model in a chain.
 
-A few layers with made-up weights, written with operators alone so that any one of them can be replaced by a faulty
+The model's own layers on made-up weights and hidden states, with operators of which any one can be replaced by a faulty
 one. Knows how a batch may be laid out; the gate beside this file knows which layouts must agree."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Final
 
 import torch
 from torch import Tensor
 
+from samebits.model import Config, Model
+from samebits.model.model import TIED_HEAD
+from samebits.model.operators import Operators
+from samebits.model.weights import EMBEDDING, FINAL_NORM, prefix
 from samebits.numerics.exactly import inverse_root
 from samebits.numerics.recipes import make
-from samebits.ops.accumulation import linear_into, rmsnorm_into, selected_logprob_into
 from samebits.ops.attention import DenseCache, PagedCache
-from samebits.ops.attention import attention as attention_or_lse
-from samebits.ops.rope import rope
-from samebits.ops.swiglu import swiglu
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,23 +33,13 @@ class Sizes:
     inner: int = 160
     vocabulary: int = 700
 
-
-def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    out = attention_or_lse(q, k, v, **options)
-    assert isinstance(out, Tensor)
-    return out
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Operators:
-    """The links of the chain. Each takes what the operator of its name takes."""
-
-    rmsnorm: Callable[..., Tensor] = rmsnorm_into
-    linear: Callable[..., Tensor] = linear_into
-    rope: Callable[..., Tensor] = rope
-    attention: Callable[..., Tensor] = attention
-    swiglu: Callable[..., Tensor] = swiglu
-    logprob: Callable[..., Tensor] = selected_logprob_into
+    @property
+    def config(self) -> Config:
+        """As the model knows it; the table of tokens is never looked up, so the head's weight takes its place."""
+        return Config(
+            vocabulary=self.vocabulary, hidden=self.width, layers=self.layers, heads=self.heads,
+            key_heads=self.key_heads, head_size=self.head, intermediate=self.inner, max_positions=2**20, eps=1e-6,
+        )  # fmt: skip
 
 
 Cache = DenseCache | PagedCache
@@ -135,6 +124,22 @@ def make_weights(sizes: Sizes, seed: int, format: str, device: str) -> dict[str,
     return weights
 
 
+NAMES: Final = {
+    "before": "input_layernorm", "query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj",
+    "out": "self_attn.o_proj", "between": "post_attention_layernorm", "gate": "mlp.gate_proj", "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}  # fmt: skip
+
+
+def _named(tensors: dict[str, Tensor], head: str) -> dict[str, Tensor]:
+    """By the model's names; `head` is what the weight of the head is called there."""
+    named = {"final": FINAL_NORM, "head": head}
+    for name in tensors.keys() - named.keys():
+        layer, part = name.split(".")
+        named[name] = f"{prefix(int(layer))}{NAMES[part]}.weight"
+    return {named[name]: tensor for name, tensor in tensors.items()}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chain:
     """The weights, their gradient sums, and the operators that use them."""
@@ -149,28 +154,11 @@ class Chain:
         zeros = {name: torch.zeros(w.shape, dtype=torch.float32, device=w.device) for name, w in self.weights.items()}
         return replace(self, sums=zeros)
 
-    def _linear(self, x: Tensor, name: str) -> Tensor:
-        return self.operators.linear(x, self.weights[name], self.sums[name])
-
-    def _norm(self, x: Tensor, name: str) -> Tensor:
-        return self.operators.rmsnorm(x, self.weights[name], self.sums[name])
-
-    def _layer(self, layer: int, x: Tensor, positions: Tensor, options: dict[str, object]) -> Tensor:
-        normed, axes, head = self._norm(x, f"{layer}.before"), x.shape[:-1], self.sizes.head
-        q, k, v = (
-            self._linear(normed, f"{layer}.{name}").reshape(*axes, -1, head) for name in ("query", "key", "value")
-        )
-        q, k = self.operators.rope(q, positions), self.operators.rope(k, positions)
-        attended = self.operators.attention(q, k, v, **options)
-        x = x + self._linear(attended.reshape(*axes, -1), f"{layer}.out")
-        normed = self._norm(x, f"{layer}.between")
-        bent = self.operators.swiglu(self._linear(normed, f"{layer}.gate"), self._linear(normed, f"{layer}.up"))
-        return x + self._linear(bent, f"{layer}.down")
-
     def logprobs(self, hidden: Tensor, targets: Tensor, positions: Tensor, options: dict[str, object],
                  caches: list[Cache] | None = None) -> Tensor:  # fmt: skip
         """The logprob of every token's target; with caches, the tokens come after those already there."""
-        x = hidden
-        for layer in range(self.sizes.layers):
-            x = self._layer(layer, x, positions, options if caches is None else {"cache": caches[layer]})
-        return self.operators.logprob(self._norm(x, "final"), self.weights["head"], targets, self.sums["head"])
+        model = Model(
+            config=self.sizes.config, weights=_named(self.weights, EMBEDDING),
+            sums=dict(_named(self.sums, TIED_HEAD)), operators=self.operators,
+        )  # fmt: skip
+        return model.logprobs(model.decoder(hidden, positions, options, caches), targets)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.model.operators import Operators, attention
 from samebits.ops.accumulation import linear_into, rmsnorm_into, selected_logprob_into
-from samebits.ops.rope import rope
+from samebits.ops.rope import RopeScaling, rope
 from samebits.ops.swiglu import swiglu
-from samebits.parity.chain import Operators, attention
 
 # Above so many rows a library picks another kernel.
 MANY = 1000
@@ -20,11 +20,11 @@ def _rows(x: Tensor) -> int:
     return x.shape[:-1].numel()
 
 
-def _norm_by_batch(x: Tensor, weight: Tensor, sums: Tensor) -> Tensor:
+def _norm_by_batch(x: Tensor, weight: Tensor, sums: Tensor, eps: float) -> Tensor:
     """Many rows: a row's elements meet in other lanes."""
     if _rows(x) <= MANY:
-        return rmsnorm_into(x, weight, sums)
-    return rmsnorm_into(x.roll(1, -1), weight.roll(1, -1), sums).roll(-1, -1)
+        return rmsnorm_into(x, weight, sums, eps)
+    return rmsnorm_into(x.roll(1, -1), weight.roll(1, -1), sums, eps).roll(-1, -1)
 
 
 def _linear_by_batch(x: Tensor, weight: Tensor, sums: Tensor) -> Tensor:
@@ -54,9 +54,11 @@ def _linear_rounds_its_sum(x: Tensor, weight: Tensor, sums: Tensor) -> Tensor:
     return linear_into(_RoundedSums.apply(x, sums), weight, sums)  # type: ignore[no-untyped-call]
 
 
-def _rope_from_the_padding(x: Tensor, positions: Tensor) -> Tensor:
+def _rope_from_the_padding(x: Tensor, positions: Tensor, theta: float, *, scaling: RopeScaling | None) -> Tensor:
     """Positions are counted from where memory starts, not from the sequence's first token."""
-    return rope(x, torch.arange(x.shape[-3], device=x.device).expand(positions.shape) if x.dim() == 4 else positions)
+    if x.dim() == 4:
+        positions = torch.arange(x.shape[-3], device=x.device).expand(positions.shape)
+    return rope(x, positions, theta, scaling=scaling)
 
 
 def _attention_by_batch(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -98,12 +100,12 @@ def _logprob_by_batch(hidden: Tensor, weight: Tensor, ids: Tensor, sums: Tensor)
 _calls = [0]
 
 
-def _never_the_same(x: Tensor, weight: Tensor, sums: Tensor) -> Tensor:
+def _never_the_same(x: Tensor, weight: Tensor, sums: Tensor, eps: float) -> Tensor:
     """As atomics do: every other call adds in another order."""
     _calls[0] += 1
     if _calls[0] % 2:
-        return rmsnorm_into(x, weight, sums)
-    return rmsnorm_into(x.roll(1, -1), weight.roll(1, -1), sums).roll(-1, -1)
+        return rmsnorm_into(x, weight, sums, eps)
+    return rmsnorm_into(x.roll(1, -1), weight.roll(1, -1), sums, eps).roll(-1, -1)
 
 
 FAULTS: dict[str, tuple[str, Operators]] = {

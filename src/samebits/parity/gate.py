@@ -15,9 +15,10 @@ from torch import Tensor
 
 from samebits.checker.environment import unavailable
 from samebits.contracts.registry import nearest
+from samebits.model.operators import Operators
 from samebits.numerics.bits import compare
 from samebits.ops.attention import DenseCache, PagedCache
-from samebits.parity.chain import Cache, Chain, Layout, Operators, Sizes, Text, make_text, make_weights, packed, padded
+from samebits.parity.chain import Cache, Chain, Layout, Sizes, Text, make_text, make_weights, packed, padded
 from samebits.records.report import Finding, Verdict
 
 # Fours add up to multiples of 16, where a chain of the matrix units may be left and resumed.

@@ -1,7 +1,8 @@
 """The forward pass made of plain torch functions: the measured negative control, and the baseline of speed.
 
 Batched as stock code does it: rows are padded to the longest and masked, whether keys come from the batch or from a
-cache. Nothing here keeps bits. `Model(operators=STOCK)` with weights that require gradients trains by autograd."""
+cache. Nothing here keeps bits. `Model(operators=STOCK)` with weights that require gradients trains by autograd; there
+are no sums."""
 
 from __future__ import annotations
 
@@ -16,14 +17,22 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from samebits.model.batch import IGNORED
-from samebits.model.model import Operators
+from samebits.model.operators import Operators
 from samebits.ops.attention.cache import Cache
 from samebits.ops.rope.scaling import RopeScaling, attention_factor, frequencies
 
 # B sequences, T tokens of all of them, Q the longest's queries, K the longest's keys, H heads, D head width.
 
 
-def _rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def _embedding(ids: Tensor, weight: Tensor, sums: None) -> Tensor:
+    return functional.embedding(ids, weight)
+
+
+def _linear(x: Tensor, weight: Tensor, sums: None) -> Tensor:
+    return functional.linear(x, weight)
+
+
+def _rmsnorm(x: Tensor, weight: Tensor, sums: None, eps: float) -> Tensor:
     return functional.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
@@ -95,13 +104,13 @@ def _lm_head(hidden: Tensor, weight: Tensor) -> Tensor:
     return functional.linear(hidden, weight).float()
 
 
-def _logprob(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
+def _logprob(hidden: Tensor, weight: Tensor, ids: Tensor, sums: None) -> Tensor:
     every = functional.log_softmax(_lm_head(hidden, weight), -1)
     chosen = every.gather(-1, ids.clamp(min=0)[:, None])[:, 0]
     return torch.where(ids == IGNORED, 0.0, chosen)
 
 
 STOCK: Final = Operators(
-    embedding=functional.embedding, rmsnorm=_rmsnorm, linear=functional.linear, rope=_rope, attention=_attention,
-    swiglu=_swiglu, lm_head=_lm_head, logprob=_logprob,
+    embedding=_embedding, rmsnorm=_rmsnorm, linear=_linear, rope=_rope, attention=_attention, swiglu=_swiglu,
+    lm_head=_lm_head, logprob=_logprob,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from samebits.ops.attention.forms import Rule, Sequences
 class _Description:
     """What the kernel is told besides tensors, as arrays that it reads as structs of the same order.
 
-    The kernel sees addresses only: this object must live as long as the call."""
+    The arrays hold addresses of the tables: this object must live as long as the call."""
 
     def __init__(self, sequences: Sequences, rule: Rule, q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> None:
         pages = None if sequences.pages is None else sequences.pages.contiguous()
@@ -31,9 +31,6 @@ class _Description:
             (ctypes.c_void_p * len(self.tables))(*map(pointer, self.tables)),
         )
 
-    def addresses(self) -> list[int]:
-        return [ctypes.addressof(array) for array in self.arrays]
-
 
 def _fresh(x_THD: Tensor, lengths: Tensor) -> Tensor:
     """Room for a result: zeros where a row may belong to no sequence.
@@ -49,7 +46,7 @@ def forward(q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, sequences: Sequences, r
     lse2_TH = torch.full(q_THD.shape[:2], torch.inf, dtype=torch.float32)
     description = _Description(sequences, rule, q_THD, k_THD, v_THD, None)
     tensors = (q_THD, k_THD, v_THD, out_THD, lse2_TH)
-    run("attention_forward", "p" * 8, *description.addresses(), *map(pointer, tensors))
+    run("attention_forward", "p" * 8, *description.arrays, *map(pointer, tensors))
     return out_THD, lse2_TH
 
 
@@ -63,5 +60,5 @@ def backward(
     )  # fmt: skip
     description = _Description(sequences, rule, q_THD, k_THD, v_THD, dout_THD)
     tensors = (dout_THD, q_THD, k_THD, v_THD, out_THD, lse2_TH, torch.empty_like(lse2_TH), dq_THD, dk_THD, dv_THD)
-    run("attention_backward", "p" * 13, *description.addresses(), *map(pointer, tensors))
+    run("attention_backward", "p" * 13, *description.arrays, *map(pointer, tensors))
     return dq_THD, dk_THD, dv_THD

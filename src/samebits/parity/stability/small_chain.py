@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.door import Arguments
+from samebits.model.operators import Operators
 from samebits.numerics.exactly import inverse_root
-from samebits.parity.chain import Chain, Operators, Sizes, make_text, make_weights
+from samebits.parity.chain import Chain, Sizes, make_text, make_weights
 from samebits.parity.stability.doors import numbers
 
 SIZES = Sizes(width=32, heads=2, key_heads=1, head=16, inner=48, vocabulary=50)
@@ -90,7 +91,7 @@ def weight_gradients(
     return found.detach(), chain.sums
 
 
-def chain_of(weights: dict[str, Tensor], operators: Operators | None = None, kind: type[Chain] = Chain) -> Chain:
-    """A chain of these weights; `kind` and `operators` are where faults are planted."""
+def chain_of(weights: dict[str, Tensor], operators: Operators | None = None) -> Chain:
+    """A chain of these weights; `operators` are where faults are planted."""
     layers = (len(weights) - 2) // 9
-    return kind(sizes=replace(SIZES, layers=layers), weights=weights, operators=operators or Operators())
+    return Chain(sizes=replace(SIZES, layers=layers), weights=weights, operators=operators or Operators())

@@ -7,17 +7,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from samebits.model.operators import Operators
 from samebits.ops.rmsnorm import rmsnorm
-from samebits.parity.chain import Chain, Operators
 from samebits.parity.stability.small_chain import chain_of, cut, joined, weight_gradients
 
 
 def gradients(
-    hidden: Tensor, targets: Tensor, upstream: Tensor, weights: Tensor, *, operators: Operators | None = None,
-    kind: type[Chain] = Chain,
-) -> Tensor:  # fmt: skip
+    hidden: Tensor, targets: Tensor, upstream: Tensor, weights: Tensor, *, operators: Operators | None = None
+) -> Tensor:
     """The gradient of every weight, end to end in the order of `weights`."""
-    chain = chain_of(cut(weights), operators, kind)
+    chain = chain_of(cut(weights), operators)
     return joined(weight_gradients(chain, hidden, targets, upstream)[1])
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from samebits.ops.accumulation import rmsnorm_into
+from samebits.model.operators import Operators
+from samebits.ops.accumulation import Sums, rmsnorm_into
 from samebits.ops.rmsnorm import rmsnorm
-from samebits.parity.chain import Chain, Operators
 from samebits.parity.stability.gradflow import gradients
+from samebits.parity.stability.small_chain import cut
 
 
 class _Silent(torch.autograd.Function):
@@ -36,25 +38,40 @@ def _normed(x: Tensor) -> Tensor:
     return y
 
 
-def _norm_without_backward(x: Tensor, weight: Tensor, sums: Tensor) -> Tensor:
-    return rmsnorm_into(_silent(x), weight, sums)
+def _norm_without_backward(x: Tensor, weight: Tensor, sums: Tensor, eps: float) -> Tensor:
+    return rmsnorm_into(_silent(x), weight, sums, eps)
 
 
-class _SkipLost(Chain):
-    def _layer(self, layer: int, x: Tensor, positions: Tensor, options: dict[str, object]) -> Tensor:
-        return super()._layer(layer, x, positions, options) - x + x.detach()
+class _SkipLost(Operators):
+    def joined_norm(
+        self, x: Tensor, branch: Tensor, weight: Tensor, sums: Sums | None, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        return Operators.joined_norm(self, x.detach(), branch, weight, sums, eps)
 
 
-class _SkipThroughTheNorm(Chain):
-    def _layer(self, layer: int, x: Tensor, positions: Tensor, options: dict[str, object]) -> Tensor:
+class _SkipThroughTheNorm(Operators):
+    def joined_norm(
+        self, x: Tensor, branch: Tensor, weight: Tensor, sums: Sums | None, eps: float
+    ) -> tuple[Tensor, Tensor]:
         normed = _normed(x)
-        return super()._layer(layer, x, positions, options) - (x - x.detach()) + (normed - normed.detach())
+        led_astray = x.detach() + (normed - normed.detach())
+        return Operators.joined_norm(self, led_astray, branch, weight, sums, eps)
 
 
-class _LastLayerOnly(Chain):
-    def _layer(self, layer: int, x: Tensor, positions: Tensor, options: dict[str, object]) -> Tensor:
-        last = layer == self.sizes.layers - 1
-        return super()._layer(layer, _silent(x) if last else x, positions, options)
+@dataclass(frozen=True, kw_only=True)
+class _LastLayerOnly(Operators):
+    """The stream passes nothing back where the last layer begins: at the last but two of the places where it grows."""
+
+    layers: int
+    joins: list[int] = field(default_factory=lambda: [0])
+
+    def joined_norm(
+        self, x: Tensor, branch: Tensor, weight: Tensor, sums: Sums | None, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        self.joins[0] += 1
+        if self.joins[0] == 2 * (self.layers - 1):
+            x, branch = _silent(x), _silent(branch)
+        return Operators.joined_norm(self, x, branch, weight, sums, eps)
 
 
 def norm_without_backward(hidden: Tensor, targets: Tensor, upstream: Tensor, weights: Tensor) -> Tensor:
@@ -64,17 +81,18 @@ def norm_without_backward(hidden: Tensor, targets: Tensor, upstream: Tensor, wei
 
 def skip_lost(hidden: Tensor, targets: Tensor, upstream: Tensor, weights: Tensor) -> Tensor:
     """The backward pass of a layer forgets the way past it."""
-    return gradients(hidden, targets, upstream, weights, kind=_SkipLost)
+    return gradients(hidden, targets, upstream, weights, operators=_SkipLost())
 
 
 def skip_through_the_norm(hidden: Tensor, targets: Tensor, upstream: Tensor, weights: Tensor) -> Tensor:
     """The gradient of the way past a layer is led through the layer's norm."""
-    return gradients(hidden, targets, upstream, weights, kind=_SkipThroughTheNorm)
+    return gradients(hidden, targets, upstream, weights, operators=_SkipThroughTheNorm())
 
 
 def last_layer_only(hidden: Tensor, targets: Tensor, upstream: Tensor, weights: Tensor) -> Tensor:
     """The gradient ends where the last layer begins."""
-    return gradients(hidden, targets, upstream, weights, kind=_LastLayerOnly)
+    layers = (len(cut(weights)) - 2) // 9
+    return gradients(hidden, targets, upstream, weights, operators=_LastLayerOnly(layers=layers))
 
 
 def residual_skip_lost(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
