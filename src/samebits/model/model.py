@@ -69,14 +69,14 @@ class Model(nn.Module):
     def _hand_out(self) -> None:
         """To every layer: how it computes, where its gradient goes on, and its joined weight."""
         compute = self.operators if self.split is None else self.split.operators(self.operators)
-        for name, module in self.named_modules():
-            if hasattr(type(module), "compute"):
-                module.compute = compute
-            if name in self.joined:
-                module.joined = self.joined[name]
+        modules = {name: vars(module) for name, module in self.named_modules() if hasattr(type(module), "compute")}
+        for each in modules.values():
+            each["compute"] = compute
+        for name, joined in self.joined.items():
+            modules[name]["joined"] = joined
         for name, sums in (self.sums or {}).items():
             owner = HEAD if name == TIED_HEAD else name
-            self.get_submodule(owner.removesuffix(".weight")).sums = sums  # type: ignore[assignment]
+            modules[owner.removesuffix(".weight")]["sums"] = sums
 
     @classmethod
     def new(cls, config: Config, seed: int) -> Model:
@@ -117,10 +117,10 @@ class Model(nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Model:
         """To another device or dtype, in place: what belonged to the weights as they were is dropped."""
         self.sums, self.joined = None, {}
-        for module in self.modules():
-            for name in ("sums", "joined"):
-                module.__dict__.pop(name, None) if module is not self else None
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for module in (*self.model.modules(), *self.lm_head.modules()):
+            for name in ("sums", "joined"):
+                vars(module).pop(name, None)
         return self
 
     def parted(self, split: Split) -> Model:
