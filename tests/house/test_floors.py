@@ -16,7 +16,7 @@ from samebits.contracts.loading import load_contract
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "src" / "samebits"
 STAIRS = (
-    "cli > parity > train|infer|post > model > parallel|sim > checker > invariant > ops"
+    "cli > parity > train|infer|post > model > nn > parallel|sim > checker > invariant > ops"
     " > contracts > trace > records > numerics > native"
 )
 STEP = {floor: number for number, step in enumerate(STAIRS.split(" > ")) for floor in step.split("|")}

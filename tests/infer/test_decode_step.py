@@ -16,7 +16,7 @@ from samebits.infer import Engine, Request, Sampling, decode_step, engine
 from samebits.infer.decode_step import DecodeStep
 from samebits.infer.pages import LayerCache
 from samebits.model import Config, Model
-from samebits.model.operators import Operators
+from samebits.nn.strategy import Operators
 from samebits.numerics.bits import same_bits
 from samebits.ops import capture
 from samebits.ops._cpu import launches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from samebits import ops
 from samebits.infer import Engine, Request, Sampling
 from samebits.infer.scheduler import Scheduler
 from samebits.model import Batch, Model
-from samebits.model.operators import Operators
+from samebits.nn.strategy import Operators
 
 MODEL = Model.new(SMALL, 3)
 PROMPT = tuple(range(10, 50))
@@ -44,7 +45,7 @@ def test_every_shape_keeps_its_bits(config: object) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_short_numbers_keep_their_bits(dtype: torch.dtype) -> None:
-    assert scored(MODEL.to(dtype=dtype), score_prompt=True) == 0
+    assert scored(deepcopy(MODEL).to(dtype=dtype), score_prompt=True) == 0
 
 
 def test_a_model_with_sums_is_served_without_them() -> None:
@@ -242,7 +243,7 @@ def test_other_weights_can_be_used() -> None:
     (completion,) = engine.generate([request])
     assert judge(MODEL, request, completion).wrong_logprobs == 0 and completion.cached_tokens == 0
     with pytest.raises(ValueError, match=r"the new model is torch\.bfloat16 on cpu, the old torch\.float32 on cpu"):
-        engine.use(MODEL.to(dtype=torch.bfloat16))
+        engine.use(deepcopy(MODEL).to(dtype=torch.bfloat16))
 
 
 def test_logits_that_are_no_numbers_end_their_own_request_only() -> None:

@@ -8,7 +8,7 @@ from tests.infer.load import Judgement, arrivals, drive, judge_all
 
 from samebits.infer import Engine
 from samebits.model import PRESETS, Model
-from samebits.model.operators import Operators
+from samebits.nn.strategy import Operators
 from samebits.parity.stock import STOCK
 
 COUNT = 1000

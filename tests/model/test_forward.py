@@ -10,7 +10,7 @@ from torch import Tensor
 
 from samebits import ops
 from samebits.model import Batch, Config, Model
-from samebits.model.operators import Operators
+from samebits.nn.strategy import Operators
 from samebits.ops.attention import DenseCache, PagedCache
 from samebits.ops.attention.cache import Cache
 from samebits.parity.stock import STOCK

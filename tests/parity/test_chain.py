@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from samebits.model.operators import Operators
+from samebits.nn.strategy import Operators
 from samebits.ops.accumulation import linear_into, rmsnorm_into, selected_logprob_into
 from samebits.ops.logprob import selected_logprob
 from samebits.ops.matmul import linear

@@ -12,7 +12,7 @@ import torch
 from samebits import cli
 from samebits.infer import Engine, Request
 from samebits.model import Config
-from samebits.model.operators import Operators
+from samebits.nn.strategy import Operators
 from samebits.parity.rl import Loop, Settings, byte_config
 from samebits.parity.rollout import Rollout
 from samebits.parity.scoring import Comparison, compare, score

@@ -14,8 +14,8 @@ from tests.train.small_run import TINY, average, rises, small, steps_of, trainer
 from torch import Tensor
 
 from samebits.model import Model
-from samebits.model.operators import Operators
 from samebits.model.weights import EMBEDDING
+from samebits.nn.strategy import Operators
 from samebits.ops.accumulation import Sums, linear_into
 from samebits.ops.adamw import AdamW
 from samebits.ops.grad_norm import grad_norm

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from samebits.infer.pages import LayerCache, Tables, places
 from samebits.model import Batch, Model
-from samebits.model.operators import OURS
+from samebits.nn.strategy import OURS
 from samebits.ops.attention.layout import Spread
 from samebits.ops.capture import Arena, Capture, capture
 

@@ -19,13 +19,19 @@ from samebits.infer.pages import LayerCache, PagePool, Tables
 from samebits.infer.request import NO_TOKEN, Completion, Event, Finish, Request
 from samebits.infer.scheduler import Job, Scheduler
 from samebits.model import Batch, Model
-from samebits.model.operators import OURS
+from samebits.nn.strategy import OURS
 from samebits.ops.attention.cache import PAGE_MULTIPLE
 from samebits.ops.capture import Arena
 from samebits.ops.threads import torch_at_rest
 
 # A token's logprob, and the likeliest tokens in its place with theirs.
 Score = tuple[float, tuple[tuple[int, float], ...]]
+
+
+def _without_sums(model: Model) -> Model:
+    """The same weights; nothing is kept for a backward pass. The model itself, if it has none: who puts another weight
+    into it is noticed."""
+    return model if model.sums is None else replace(model, sums=None)
 
 
 class Engine:
@@ -43,7 +49,7 @@ class Engine:
             raise ValueError(
                 f"engine: batch_tokens is {batch_tokens}, batch_requests {batch_requests}; allowed: at least as many"
             )
-        self.model = replace(model, sums=None)
+        self.model = _without_sums(model)
         config = model.config
         self._limit = min(config.max_positions, pages * page_size)
         self._pool = PagePool(pages)
@@ -146,7 +152,7 @@ class Engine:
                 f"engine: the new model is {model.dtype} on {model.device}, the old {old.dtype} on {old.device};"
                 " allowed: the same, and the same config"
             )
-        self.model = replace(model, sums=None)
+        self.model = _without_sums(model)
         self._forget()
 
     def step(self) -> list[Event]:

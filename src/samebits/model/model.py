@@ -1,21 +1,24 @@
-"""The one forward pass: training, scoring, prefill in chunks and decoding are one function of packed tokens.
+"""A decoder of Llama's or Qwen3's shape: a config, its weights, and how they are computed with.
 
-With `sums`, weight gradients go on in them over micro-batches (the chain of a global batch, however it is cut); without
-them nothing is kept for a backward pass. Knows neither a loss, an optimizer nor a request."""
+An `nn.Module` made of `samebits.nn`, with Hugging Face's names; `nn/decoder.py` is the forward pass. With `sums`,
+weight gradients go on in them over micro-batches (the chain of a global batch, however it is cut). Knows neither a
+loss, an optimizer nor a request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from samebits.model.assembling import Weights, assembled
 from samebits.model.batch import Batch
 from samebits.model.config import Config
-from samebits.model.operators import OURS, Operators
-from samebits.model.weights import EMBEDDING, FINAL_NORM, HEAD, initial, prefix, shapes
+from samebits.model.weights import EMBEDDING, HEAD, initial, prefix, shapes
+from samebits.nn import OURS, Operators
 from samebits.ops.accumulation import Spans, Sums
 from samebits.ops.attention.cache import Cache
 
@@ -28,20 +31,27 @@ TIED_HEAD = "tied lm_head.weight"
 PARTS = {"self_attn": ("q", "k", "v"), "mlp": ("gate", "up")}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
-    """A config and its weights. `sums`, where gradients are wanted: a float32 sum for each weight, or one a lane."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class Model(nn.Module):
+    """A config and its weights. `sums`, where gradients are wanted: a float32 sum for each weight, or one a lane.
+
+    Example:
+        >>> model = Model.new(Config(vocabulary=97, hidden=48, layers=2, heads=4, key_heads=2, head_size=16,
+        ...                          intermediate=80, max_positions=128), seed=0)
+        >>> model(torch.tensor([[1, 2, 3]])).shape
+        torch.Size([1, 3, 97])
+    """
 
     config: Config
-    weights: dict[str, Tensor]
+    weights: MutableMapping[str, Tensor]
+    """By Hugging Face's names, in the order in which they are kept, normed and updated. What is put here is used. A
+    tensor that requires a gradient stays the tensor it is; any other becomes a parameter on the same memory."""
     sums: dict[str, Sums] | None = None
     operators: Operators = OURS
     joined: Mapping[str, Tensor] = field(default_factory=dict)
-    """Weights that lie end to end because one input meets them all, by their names up to the layer's part."""
+    """Weights that are end to end because one input meets them all, by their names up to the layer's part."""
     split: Split | None = None
     """How the weights are cut over ranks, of which these are one rank's; None: they are whole."""
-    _compute: Operators = field(init=False, repr=False)
-    """The operators, over the ranks where there are several."""
 
     def __post_init__(self) -> None:
         wanted = shapes(self.config) if self.split is None else self.split.shapes()
@@ -49,13 +59,52 @@ class Model:
             found = tuple(self.weights[name].shape) if name in self.weights else None
             if found != wanted.get(name):
                 raise ValueError(f"model: {name} has shape {found}, the config says {wanted.get(name)}")
+        given = dict(self.weights)
+        super().__init__()
+        self.model, self.lm_head = assembled(self.config)
+        self.weights = Weights(self, self.config)
+        self.weights.update({name: given[name] for name in wanted})
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """To every layer: how it computes, where its gradient goes on, and its joined weight."""
         compute = self.operators if self.split is None else self.split.operators(self.operators)
-        object.__setattr__(self, "_compute", compute)
+        modules = {name: vars(module) for name, module in self.named_modules() if hasattr(type(module), "compute")}
+        for each in modules.values():
+            each["compute"] = compute
+        for name, joined in self.joined.items():
+            modules[name]["joined"] = joined
+        for name, sums in (self.sums or {}).items():
+            owner = HEAD if name == TIED_HEAD else name
+            modules[owner.removesuffix(".weight")]["sums"] = sums
 
     @classmethod
     def new(cls, config: Config, seed: int) -> Model:
-        """Weights before the first step."""
+        """Weights before the first step; no gradients are wanted yet (`requires_grad_()`, or `with_sums()`)."""
         return cls(config=config, weights=initial(config, seed))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Model:
+        """The model in a folder of Hugging Face's form, its parameters ready to be trained.
+
+        Args:
+            folder: has config.json and safetensors.
+            dtype, device: of the parameters.
+
+        Returns:
+            A model whose parameters require gradients."""
+        from samebits.model.huggingface import load_folder
+
+        return load_folder(folder, dtype, device).requires_grad_()
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and safetensors, which transformers reads too; all of it or nothing.
+
+        Args:
+            folder: a new folder, or an empty one."""
+        from samebits.model.huggingface import save_folder
+
+        save_folder(self, folder)
 
     @property
     def device(self) -> torch.device:
@@ -65,13 +114,18 @@ class Model:
     def dtype(self) -> torch.dtype:
         return self.weights[EMBEDDING].dtype
 
-    def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
-        moved = {name: weight.to(device=device, dtype=dtype) for name, weight in self.weights.items()}
-        return replace(self, weights=moved, sums=None, joined={})
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Model:
+        """To another device or dtype, in place: what belonged to the weights as they were is dropped."""
+        self.sums, self.joined = None, {}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for module in (*self.model.modules(), *self.lm_head.modules()):
+            for name in ("sums", "joined"):
+                vars(module).pop(name, None)
+        return self
 
     def parted(self, split: Split) -> Model:
         """This rank's part of whole weights."""
-        return replace(self, weights=split.take(self.weights), sums=None, joined={}, split=split)
+        return replace(self, weights=split.take(dict(self.weights)), sums=None, joined={}, split=split)
 
     @property
     def key_heads(self) -> int:
@@ -99,7 +153,7 @@ class Model:
         tied = {TIED_HEAD: self.weights[EMBEDDING]} if self.config.tied else {}
         wanted = {name: weight.detach().requires_grad_() for name, weight in self.weights.items()}
         sums: dict[str, Sums] = {}
-        for name, weight in (self.weights | tied).items():
+        for name, weight in {**self.weights, **tied}.items():
             count = 1 if lanes is None else len(lanes) - 1
             zeros = torch.zeros(count, *weight.shape, dtype=torch.float32, device=weight.device)
             sums[name] = zeros[0] if lanes is None else Spans(tuple(zeros), tuple(lanes))
@@ -116,73 +170,31 @@ class Model:
 
     def hidden(self, batch: Batch, caches: Sequence[Cache] | None = None) -> Tensor:
         """(T, hidden) after the last norm. `caches`, one a layer, hold the tokens before and are added to."""
-        x = self._compute.embed(batch.ids, *self._weight(EMBEDDING))
+        x = self.model.embed_tokens(batch.ids)
         return self.decoder(x, batch.positions, {"cu_seqlens": batch.edges}, caches)
 
     def decoder(
         self, x: Tensor, positions: Tensor, layout: Mapping[str, Any], caches: Sequence[Cache] | None = None
     ) -> Tensor:
         """(..., hidden) after the last norm, of embedded tokens. `layout`: what attention is told of sequences."""
-        config, compute = self.config, self._compute
-        norms = [f"{prefix(layer)}input_layernorm.weight" for layer in range(config.layers)] + [FINAL_NORM]
-        normed = compute.rmsnorm(x, *self._weight(norms[0]), config.eps)
-        for layer in range(config.layers):
-            at, options = prefix(layer), dict(layout)
-            if caches is not None:
-                options["cache"] = caches[layer]
-            branch = self._attention(f"{at}self_attn", normed, positions, options)
-            between = f"{at}post_attention_layernorm.weight"
-            x, normed = compute.joined_norm(x, branch, *self._weight(between), config.eps)
-            branch = self._mlp(f"{at}mlp", normed)
-            x, normed = compute.joined_norm(x, branch, *self._weight(norms[layer + 1]), config.eps)
-        return normed
+        found: Tensor = self.model(x, positions, layout, caches)
+        return found
 
     def logprobs(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """float32 (T): of token ids[t] after hidden[t]; 0 where an id is -100."""
-        weight, sums = self._head()
-        return self._compute.logprobs(hidden, weight, ids, sums)
+        return self.lm_head.logprobs(hidden, ids)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 (T, vocabulary). Not differentiated into the sums: losses take `logprobs`."""
-        return self._compute.logits(hidden, self._head()[0])
+        found: Tensor = self.lm_head(hidden)
+        return found
 
-    def _attention(self, at: str, x: Tensor, positions: Tensor, options: dict[str, Any]) -> Tensor:
-        config, compute, rows = self.config, self._compute, x.shape[:-1]
-        q, k, v = (each.reshape(*rows, -1, config.head_size) for each in self._products(x, at, "qkv"))
-        if config.norms_of_heads:
-            weights, sums = self._several(f"{at}.{each}_norm.weight" for each in "qk")
-            q, k = compute.head_norms(q, k, weights, sums, config.eps)
-        if k.shape[-2]:
-            q, k = (compute.rope(each, positions, config.theta, scaling=config.scaling) for each in (q, k))
-            attended = compute.attention(q, k, v, **options)
-        else:
-            # No heads on this rank: nothing, in which a gradient still finds its way to every product.
-            attended = q + k + v
-        name = f"{at}.o_proj.weight"
-        return compute.inward(attended.reshape(*rows, -1), *self._weight(name), name)
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """The logits of every token of some rows of equal length.
 
-    def _mlp(self, at: str, x: Tensor) -> Tensor:
-        gate, up = self._products(x, at, ("gate", "up"))
-        name = f"{at}.down_proj.weight"
-        return self._compute.inward(self._compute.swiglu(gate, up), *self._weight(name), name)
+        Args:
+            input_ids: int64 (B, S).
 
-    def _products(self, x: Tensor, at: str, names: Sequence[str]) -> Sequence[Tensor]:
-        """x with each of the weights that meet it."""
-        weights, sums = self._several(f"{at}.{name}_proj.weight" for name in names)
-        # Of one row the parts are dense as they are; of several, each would have to be copied out of the whole.
-        if at not in self.joined or x.shape[:-1].numel() > 1:
-            return self._compute.outward(x, weights, sums)
-        return torch.split(self._compute.linear(x, self.joined[at], None), [len(each) for each in weights], dim=-1)
-
-    def _weight(self, name: str) -> tuple[Tensor, Sums | None]:
-        """A weight, and where its gradient goes on."""
-        return self.weights[name], None if self.sums is None else self.sums[name]
-
-    def _several(self, names: Iterable[str]) -> tuple[list[Tensor], list[Sums | None]]:
-        found = [self._weight(name) for name in names]
-        return [weight for weight, _ in found], [sums for _, sums in found]
-
-    def _head(self) -> tuple[Tensor, Sums | None]:
-        if not self.config.tied:
-            return self._weight(HEAD)
-        return self.weights[EMBEDDING], None if self.sums is None else self.sums[TIED_HEAD]
+        Returns:
+            float32 (B, S, vocabulary)."""
+        return self.logits(self.hidden(Batch.of(list(input_ids)))).reshape(*input_ids.shape, -1)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from samebits.model.config import Config
-from samebits.model.operators import Operators
 from samebits.model.weights import EMBEDDING, HEAD, shapes
+from samebits.nn.strategy import Operators
 from samebits.ops.accumulation import Sums
 from samebits.ops.arguments import choose_backend
 from samebits.parallel import linear, vocabulary

@@ -1,4 +1,10 @@
-"""Operators that keep their bits, one room each. A room is a folder; its existence is its registration."""
+"""Operators that keep their bits, one folder each; its existence is its registration.
+
+A function and its folder may have one name: `samebits.ops.gelu` is the function, whatever is imported when."""
+
+import sys
+from types import ModuleType
+from typing import Any
 
 from samebits.ops.adamw import AdamW, adamw_
 from samebits.ops.attention import DenseCache, PagedCache, attention
@@ -42,3 +48,15 @@ __all__ = [
     "softmax",
     "swiglu",
 ]
+
+
+class _Functions(ModuleType):
+    """This module. Importing a folder for the first time would put it in the place of the function of its name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        hides = isinstance(value, ModuleType) and name in __all__ and not isinstance(getattr(self, name), ModuleType)
+        if not hides:
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Functions

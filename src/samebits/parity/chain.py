@@ -14,8 +14,8 @@ from torch import Tensor
 
 from samebits.model import Config, Model
 from samebits.model.model import TIED_HEAD
-from samebits.model.operators import Operators
 from samebits.model.weights import EMBEDDING, FINAL_NORM, prefix
+from samebits.nn.strategy import Operators
 from samebits.numerics.exactly import inverse_root
 from samebits.numerics.recipes import make
 from samebits.ops.attention import DenseCache, PagedCache

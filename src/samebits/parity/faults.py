@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.model.operators import Operators, attention
+from samebits.nn.strategy import Operators, attention
 from samebits.ops.accumulation import linear_into, rmsnorm_into, selected_logprob_into
 from samebits.ops.rope import RopeScaling, rope
 from samebits.ops.swiglu import swiglu

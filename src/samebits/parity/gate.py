@@ -15,7 +15,7 @@ from torch import Tensor
 
 from samebits.checker.environment import unavailable
 from samebits.contracts.registry import nearest
-from samebits.model.operators import Operators
+from samebits.nn.strategy import Operators
 from samebits.numerics.bits import compare
 from samebits.ops.attention import DenseCache, PagedCache
 from samebits.parity.chain import Cache, Chain, Layout, Sizes, Text, make_text, make_weights, packed, padded

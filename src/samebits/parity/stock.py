@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from samebits.model.batch import IGNORED
-from samebits.model.operators import Operators
+from samebits.nn.strategy import Operators
 from samebits.ops.attention.cache import Cache
 from samebits.ops.rope.scaling import RopeScaling, attention_factor, frequencies
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.door import Arguments
-from samebits.model.operators import Operators
+from samebits.nn.strategy import Operators
 from samebits.numerics.exactly import inverse_root
 from samebits.parity.chain import Chain, Sizes, make_text, make_weights
 from samebits.parity.stability.doors import numbers

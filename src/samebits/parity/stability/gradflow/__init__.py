@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from samebits.model.operators import Operators
+from samebits.nn.strategy import Operators
 from samebits.ops.rmsnorm import rmsnorm
 from samebits.parity.stability.small_chain import chain_of, cut, joined, weight_gradients
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.model.operators import Operators
+from samebits.nn.strategy import Operators
 from samebits.ops.accumulation import Sums, rmsnorm_into
 from samebits.ops.rmsnorm import rmsnorm
 from samebits.parity.stability.gradflow import gradients
