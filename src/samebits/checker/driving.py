@@ -4,7 +4,7 @@ The only place where a stranger's code runs: whatever it raises becomes a findin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -38,6 +38,8 @@ class Setting:
     """The equation in float64, where a contract names one."""
     importable: str = ""
     """"module:attribute" by which a fresh process can import the function, or "" where it cannot."""
+    watch: Callable[[Case, Tensor], None] | None = None
+    """Told the output of each case's first call, by whom a receipt is made."""
 
     @property
     def device(self) -> str:
@@ -81,6 +83,8 @@ def prepare(setting: Setting, case: Case) -> Prepared:
         raise CallError(
             f"returned shape {list(output.shape)} for {case.shape[0]} rows; the first axis must be the rows"
         )
+    if setting.watch is not None:
+        setting.watch(case, output)
     return Prepared(arguments, cotangent(case, output).to(setting.device))
 
 
