@@ -242,6 +242,8 @@ def _proof(task: Task, rooms: dict[str, Room]) -> list[Receipt]:
     if not isinstance(shown, Proof) or shown.kind != entry.kind:
         raise ValueError(f"{task}: {entry.object} gave {getattr(shown, 'kind', type(shown).__name__)!r}; "
                          f"the contract says {entry.kind!r}")  # fmt: skip
+    if shown.undecided and not shown.witness:
+        raise ValueError(f"{task}: {shown}")
     seconds = round(time.perf_counter() - started, 3)
     return [
         _receipt(task, identifier, rooms, method=shown.kind, by=entry.object, holds=shown.proved, cases=shown.cases,
