@@ -164,10 +164,10 @@ def _judged(task: Task, rooms: dict[str, Room], seed: int) -> Receipt:
     if task.level == 3:
         formats = [each for each in domain.formats if each in judgement.setting.orders]
         formats = ["float32"] if obligation.name == "device" else formats
-        cases = drawn(domain, formats, domain.draw.inputs * SPARE, seed)
+        cases = drawn(domain, formats, domain.draw.calls * SPARE, seed)
         inputs = len(set(distinct_rows(judgement.setting.door, cases)))
         if measured:
-            cases = [*judgement.cases, *_sizes(cases, domain.draw.inputs)]
+            cases = [*judgement.cases, *_sizes(cases, domain.draw.calls)]
     result = _outcome(judgement, cases)
     if measured:
         inputs = result.inputs

@@ -48,7 +48,7 @@ def standings(rooms: Mapping[str, Room], store: Store) -> dict[str, ContractStan
             for backend in backends_of(contract, identifier)
         )
         levels = {backend: level_of(each, backend) for backend in BACKENDS}
-        found[name] = ContractStanding(name=name, required=contract.requires_level, standings=each, levels=levels)
+        found[name] = ContractStanding(name=name, required=contract.required("cpu"), standings=each, levels=levels)
     return found
 
 
@@ -84,6 +84,6 @@ def holes(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding]) -> l
         for each in found[name].standings:
             if each.failed:
                 broken.append(Hole(contract=name, identifier=each.obligation, what=f"{each.backend}: {each.failed}"))
-            elif each.level < contract.requires_level:
+            elif each.level < contract.required(each.backend.rpartition(", ")[2]):
                 broken.append(Hole(contract=name, identifier=each.obligation, what=f"{each.backend}: {each.lacks}"))
     return broken

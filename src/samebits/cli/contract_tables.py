@@ -131,7 +131,7 @@ def print_holes(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding]
     )
     for name, room in rooms.items():
         contract = room.contract()
-        good = sum(one.level >= contract.requires_level for one in found[name].standings)
+        good = sum(one.level >= contract.required(one.backend.rpartition(", ")[2]) for one in found[name].standings)
         table.add_row(name, *map(str, (len(contract.refs), len(contract.equations), len(contract.obligations),
                       len(contract.tests), len(contract.subjects), len(contract.proofs))),
                       f"{good} of {len(found[name].standings)}")  # fmt: skip

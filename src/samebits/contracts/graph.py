@@ -63,7 +63,7 @@ def node_of(contract: Contract, *, level: int | None = None, stale: bool = False
     """The node of a loaded contract; the level is the ladder's to say."""
     return Node(
         name=contract.contract, kind="bound", depends_on=tuple(contract.depends_on), level=level,
-        required=contract.requires_level, obligations=len(contract.obligations), mutants=len(contract.mutants),
+        required=contract.required("cpu"), obligations=len(contract.obligations), mutants=len(contract.mutants),
         proofs=len(contract.proofs), stale=stale, failed=failed, path=contract.path,
     )  # fmt: skip
 

@@ -98,8 +98,8 @@ def _lack(contract: Contract, identifier: str, level: int, receipts: Sequence[Re
             return f"level {level}: {', '.join(alive)} not killed"
     if level == 3:
         draw = contract.domains[obligation.domain].draw
-        if receipt.inputs < draw.inputs:
-            return f"level 3: {receipt.inputs} distinct inputs of {draw.inputs}"
+        if receipt.inputs < draw.calls:
+            return f"level 3: {receipt.inputs} distinct inputs of {draw.calls}"
         missed = [recipe for recipe in draw.recipes if not receipt.classes.get(recipe)]
         if missed and obligation.name != "order":
             return f"level 3: {', '.join(missed)} never drawn"
