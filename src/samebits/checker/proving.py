@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from samebits.checker.cases import Case, Selection
-from samebits.checker.drawing import SPARE, distinct_rows, drawn, minimised
+from samebits.checker.drawing import drawn, minimised
 from samebits.checker.environment import environment, provers, unavailable
 from samebits.checker.outcome import Outcome, outcome
 from samebits.checker.planning import Judgement, plan_obligation
@@ -33,6 +33,10 @@ from samebits.records.report import Verdict
 CHECKERS = ("samebits.checker.proving", "samebits.checker.judging", "samebits.checker.outcome")
 # Mutants meet the drawn cases in slices, so that one that dies early costs little.
 SLICE = 64
+# Of the ways in which a promise varies a call a drawn case meets so many; ten thousand cases meet each way often.
+WAYS = 2
+# No more are drawn where a domain hardly ever tries its promise.
+MOST_CASES = 160_000
 SEED = 1
 LONGEST_DETAIL = 300
 
@@ -164,13 +168,20 @@ def _judged(task: Task, rooms: dict[str, Room], seed: int) -> Receipt:
     if task.level == 3:
         formats = [each for each in domain.formats if each in judgement.setting.orders]
         formats = ["float32"] if obligation.name == "device" else formats
-        cases = drawn(domain, formats, domain.draw.calls * SPARE, seed)
-        inputs = len(set(distinct_rows(judgement.setting.door, cases)))
+        cases = drawn(domain, formats, domain.draw.calls, seed)
+        judgement = replace(judgement, setting=replace(judgement.setting, ways=WAYS))
         if measured:
             cases = [*judgement.cases, *_sizes(cases, domain.draw.calls)]
     result = _outcome(judgement, cases)
     if measured:
         inputs = result.inputs
+    elif task.level == 3:
+        inputs = result.judged
+        while result.verdict is Verdict.HOLDS and inputs < domain.draw.calls and len(cases) < MOST_CASES:
+            # Some cases could not try the promise: one row alone has no chunks.
+            more = drawn(domain, formats, 2 * len(cases), seed)[len(cases) :]
+            cases, result = [*cases, *more], _outcome(judgement, more)
+            inputs += result.judged
     killed: dict[str, str] = {}
     if result.verdict is Verdict.HOLDS:
         killed = {name: text for name in judgement.mutants if (text := _killed(judgement, name, cases))}
