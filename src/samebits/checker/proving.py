@@ -188,6 +188,8 @@ def _proof(task: Task) -> dict[str, Any]:
     if not isinstance(shown, Proof) or shown.kind != entry.kind:
         raise ValueError(f"{entry.object} gave {getattr(shown, 'kind', type(shown).__name__)!r}; "
                          f"the contract says {entry.kind!r}")  # fmt: skip
+    if shown.undecided and not shown.witness:
+        raise UnjudgedError(shown.undecided)
     decided = f"{shown.kind} {shown.proved} {shown.cases} of {shown.expected} {shown.caught} of {shown.planted}"
     return {"holds": shown.proved, "cases": shown.cases, "planted": shown.planted, "bound": shown.bound,
             "killed": {f"twin {number + 1}": entry.object for number in range(shown.caught)},

@@ -26,6 +26,10 @@ from samebits.records.report import UnjudgedError, Verdict
 
 # Mutants meet the drawn cases in slices, so that one that dies early costs little.
 SLICE = 64
+# Of the ways in which a promise varies a call a drawn case meets so many; ten thousand cases meet each way often.
+WAYS = 2
+# No more are drawn where a domain hardly ever tries its promise.
+MOST_CASES = 160_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,40 +62,57 @@ def tried(room: Room, identifier: str, backend: str, level: int, seed: int) -> T
     contract = room.contract()
     obligation = contract.obligations[identifier]
     domain, seen = contract.domains[obligation.domain], _Seen()
-    asked = None if ", " in backend else backend
-    (judgement,) = judgements(room, contract, identifier, asked, Selection())
-    cases = judgement.cases if level == 2 else _drawn(judgement, domain, obligation.name, seed)
+    (judgement,) = judgements(room, contract, identifier, None if ", " in backend else backend, Selection())
+    if level == 3:
+        judgement = replace(judgement, setting=replace(judgement.setting, ways=WAYS))
     watched = replace(judgement, setting=replace(judgement.setting, watch=seen.watch))
-    found = _outcome(watched, cases)
+    if level == 3 and obligation.name != "order":
+        cases, found = _enough(watched, domain, seed)
+    else:
+        cases = [*judgement.cases, *(_sizes(judgement, domain, seed) if level == 3 else ())]
+        found = _outcome(watched, cases)
     if found.verdict is Verdict.COULD_NOT_BE_JUDGED:
         raise UnjudgedError(found.detail)
-    holds = found.verdict is Verdict.HOLDS
+    holds, detail = found.verdict is Verdict.HOLDS, found.detail
     killed = {name: text for name in judgement.mutants if (text := _killed(judgement, name, cases))} if holds else {}
-    detail = found.detail
     if not holds and level == 3 and found.case is not None and obligation.name != "order":
         small = minimised(found.case, domain, lambda case: _outcome(judgement, [case]).verdict is Verdict.DOES_NOT_HOLD)
         detail = _outcome(judgement, [small]).detail
-    # An order is measured by probes that no recipe makes: each vector on which it is replayed is a call.
-    calls = found.inputs if obligation.name == "order" else len(seen.outputs)
     return Tried(
-        holds=holds, cases=found.cases, calls=calls, classes=_classes(cases), killed=killed, detail=detail,
-        planted=len(obligation.mutants), result=_result(holds, cases, seen, killed),
+        # An order is measured by probes that no recipe makes: each vector on which it is replayed is a call.
+        holds=holds, cases=found.cases, calls=found.inputs if obligation.name == "order" else found.judged,
+        classes=_classes(cases), killed=killed, detail=detail, planted=len(obligation.mutants),
+        result=_result(holds, cases, seen, killed),
     )  # fmt: skip
 
 
-def _drawn(judgement: Judgement, domain: Domain, name: str, seed: int) -> list[Case]:
+def _formats(judgement: Judgement, domain: Domain) -> list[str]:
     formats = [each for each in domain.formats if each in judgement.setting.orders]
-    cases = drawn(domain, ["float32"] if name == "device" else formats, domain.draw.calls, seed)
-    return [*judgement.cases, *_sizes(cases, domain.draw.calls)] if name == "order" else cases
+    return ["float32"] if judgement.promise == "device" else formats
 
 
-def _sizes(cases: Sequence[Case], calls: int) -> list[Case]:
+def _enough(judgement: Judgement, domain: Domain, seed: int) -> tuple[list[Case], Outcome]:
+    """Drawn cases, until so many as are asked for have tried the promise: one row alone has no chunks."""
+    wanted, formats = domain.draw.calls, _formats(judgement, domain)
+    cases = drawn(domain, formats, wanted, seed)
+    found = _outcome(judgement, cases)
+    while found.verdict is Verdict.HOLDS and found.judged < wanted and len(cases) < MOST_CASES:
+        more = drawn(domain, formats, 2 * len(cases), seed)[len(cases) :]
+        if not more:
+            break
+        added = _outcome(judgement, more)
+        cases = [*cases, *more]
+        found = replace(added, cases=found.cases + added.cases, judged=found.judged + added.judged)
+    return cases, found
+
+
+def _sizes(judgement: Judgement, domain: Domain, seed: int) -> list[Case]:
     """Of drawn cases those of another size each, as many as replay so many vectors; a sum has two terms at least."""
     found: dict[tuple[str, tuple[int, ...]], Case] = {}
-    for case in cases:
+    for case in drawn(domain, _formats(judgement, domain), domain.draw.calls, seed):
         if case.shape[1] > 1:
             found.setdefault((case.format, case.shape[:2]), case)
-    return list(found.values())[: -(-calls // (min(REPLAYS.values()) * len(REPLAY_RECIPES)))]
+    return list(found.values())[: -(-domain.draw.calls // (min(REPLAYS.values()) * len(REPLAY_RECIPES)))]
 
 
 def _outcome(judgement: Judgement, cases: Sequence[Case]) -> Outcome:

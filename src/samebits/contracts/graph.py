@@ -68,7 +68,8 @@ def node_of(contract: Contract, *, levels: Mapping[str, int | None] | None = Non
     return Node(
         name=contract.contract, kind="bound", depends_on=tuple(contract.depends_on),
         levels=levels or {}, required={each: contract.required(each) for each in contract.backends},
-        obligations=len(contract.obligations), mutants=len(contract.mutants), proofs=len(contract.proofs), stale=stale, failed=failed, path=contract.path,
+        obligations=len(contract.obligations), mutants=len(contract.mutants), proofs=len(contract.proofs), stale=stale,
+        failed=failed, path=contract.path,
     )  # fmt: skip
 
 
