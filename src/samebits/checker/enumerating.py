@@ -16,6 +16,7 @@ from samebits.checker.properties import recording
 from samebits.checker.targets import OPERATORS, import_function
 from samebits.contracts.call import Inputs
 from samebits.contracts.door import Arguments, Function
+from samebits.contracts.enumeration import backend
 from samebits.contracts.finite import FiniteSet
 from samebits.contracts.language import PROMISES, Contract
 from samebits.contracts.predicates import PREDICATES
@@ -29,7 +30,7 @@ COTANGENTS = "normal"
 def enumerate_set(room: str, finite: FiniteSet, obligations: Sequence[str], parts: range | None = None) -> Proof:
     """The obligations, all of one subject, on all parts, or on some for a test; then a planted fault of each."""
     home = OPERATORS.rooms()[room]
-    listed = {each.obligation: each for each in plan_room(home, backend="cpu").judgements}
+    listed = {each.obligation: each for each in plan_room(home, backend=backend()).judgements}
     whole = _Enumeration(home.contract(), finite, range(finite.parts) if parts is None else parts)
     judgements = [listed[identifier] for identifier in obligations]
     cases, witness = whole.run(judgements)
@@ -63,7 +64,8 @@ class _Enumeration:
         """(members judged, the first that does not hold). `function` stands in for the subject."""
         cases = 0
         for number in self.chosen:
-            arguments = self.finite.part(number)
+            device = judgements[0].setting.device
+            arguments = {name: value.to(device) for name, value in self.finite.part(number).items()}
             witness = self._part(judgements, function, number, arguments)
             if witness:
                 return cases, f"part {number}: {witness}"
