@@ -10,7 +10,7 @@ import torch
 from samebits.checker import plan
 from samebits.checker.cases import Selection
 from samebits.checker.judging import judge
-from samebits.checker.planning import Judgement
+from samebits.checker.obligations import Judgement
 from samebits.checker.promises import CHECKS
 from samebits.checker.properties import check_of
 from samebits.checker.targets import OPERATORS

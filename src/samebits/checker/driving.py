@@ -5,7 +5,7 @@ The only place where a stranger's code runs: whatever it raises becomes a findin
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
@@ -40,6 +40,8 @@ class Setting:
     """The equation in float64, where a contract names one."""
     importable: str = ""
     """"module:attribute" by which a fresh process can import the function, or "" where it cannot."""
+    watch: Callable[[Case, Tensor], None] | None = None
+    """Told the output of each case's first call, by whoever makes a receipt."""
     ways: int | None = None
     """How many of a promise's ways to vary a call each case meets, chosen by the case; None: all of them."""
 
@@ -84,6 +86,8 @@ def begin(setting: Setting, case: Case, wanted: Sequence[str]) -> tuple[Prepared
         raise CallError(
             f"returned shape {list(output.shape)} for {case.shape[0]} rows; the first axis must be the rows"
         )
+    if setting.watch is not None:
+        setting.watch(case, output)
     dy = cotangent(case, output).to(setting.device)
     return Prepared(arguments, dy), _backward(given, output, dy)
 

@@ -17,6 +17,7 @@ from samebits.contracts.call import Inputs, Recorder
 from samebits.contracts.language import PROMISES, Obligation, Tolerance
 from samebits.contracts.orders import sum_error
 from samebits.contracts.predicates import PREDICATES
+from samebits.records.report import UnjudgedError
 
 
 def check_of(obligation: Obligation) -> Check | None:
@@ -34,13 +35,15 @@ def _judged(setting: Setting, cases: Sequence[Case], *, predicate: Callable[...,
         made = setting.door.make(case.shape, case.recipe, case.format, case.seed)
         arguments = {name: value.to(setting.device) for name, value in made.items()}
         inputs = Inputs(shape=case.shape, recipe=case.recipe, format=case.format, seed=case.seed)
-        before = recorder.calls
         try:
-            difference = predicate(recorder.record(inputs, arguments), tolerance, **parameters)
+            call = recorder.record(inputs, arguments)
+            difference = predicate(call, tolerance, **parameters)
         except Exception as error:  # the function under judgement ran in there: what it raises is a finding
             raise CaseError(case, CallError(f"raised {said(error)}")) from error
-        if recorder.calls == before:
-            raise CaseError(case, CallError("was never called"))
+        if not recorder.looks:
+            raise UnjudgedError(f"{case}: the predicate looked at no output and asked for no call")
+        if setting.watch is not None:
+            setting.watch(case, call.output)
         yield Compared(case, difference)
 
 

@@ -29,12 +29,18 @@ class Inputs:
 class Call:
     """One recorded call."""
 
-    __slots__ = ("_recorder", "arguments", "inputs", "output")
+    __slots__ = ("_output", "_recorder", "arguments", "inputs")
 
     def __init__(self, key: object, recorder: Recorder, inputs: Inputs, arguments: Arguments, output: Tensor) -> None:
         if key is not _KEY:
             raise TypeError("a Call is made by a Recorder, out of a call that happened; numbers cannot be handed in")
-        self._recorder, self.inputs, self.arguments, self.output = recorder, inputs, arguments, output
+        self._recorder, self.inputs, self.arguments, self._output = recorder, inputs, arguments, output
+
+    @property
+    def output(self) -> Tensor:
+        """What came out; that somebody looked is counted, for a predicate that looks at nothing judges nothing."""
+        self._recorder.looks += 1
+        return self._output
 
     @property
     def format(self) -> str:
@@ -85,10 +91,13 @@ class Recorder:
         self.function, self.backend, self.reference = function, backend, reference
         self.sum_error, self.differentiable = sum_error, tuple(differentiable)
         self.calls = 0
+        self.looks = 0
+        """How often an output was looked at, or another call asked for."""
 
     def run(self, arguments: Arguments, options: Mapping[str, Any], *, gradients: bool = False) -> Tensor:
         """One call, counted."""
         self.calls += 1
+        self.looks += 1
         with torch.set_grad_enabled(gradients):
             output = self.function(*arguments.values(), **options)
         if not isinstance(output, Tensor):
@@ -98,4 +107,5 @@ class Recorder:
     def record(self, inputs: Inputs, arguments: Arguments) -> Call:
         """A call that a predicate can judge."""
         output = self.run({name: value.clone() for name, value in arguments.items()}, {})
+        self.looks = 0
         return Call(_KEY, self, inputs, arguments, output)

@@ -80,6 +80,44 @@ def enumerated(contract: Contract, door: Door, chunks: Callable[[], Iterator[Chu
                  witness=witness, digest=said.hexdigest())  # fmt: skip
 
 
+def same_on_both(contract: Contract, door: Door, identifier: str, chunks: Callable[[], Iterator[Chunk]], *,
+                 expected: int, bound: str) -> Proof:  # fmt: skip
+    """The promise `device` for every member: the CPU's bits, forward and backward, are those of the GPU."""
+    if not torch.cuda.is_available():
+        raise ValueError("could not be judged: CPU and CUDA are compared and no CUDA GPU is visible")
+    obligation, said = contract.obligations[identifier], hashlib.sha256()
+    record = partial(_recorder, contract, door, obligation.subject)
+    cases, witness = _both_walks(record(contract.subjects[obligation.subject].object), chunks(), said.update)
+    caught = 0
+    for mutant in obligation.mutants if not witness else ():
+        caught += bool(_both_walks(record(contract.mutants[mutant].object), chunks(), lambda _: None)[1])
+    return Proof(kind="enumeration", bound=f"{bound}, on the CPU and on {torch.cuda.get_device_name()}", cases=cases,
+                 expected=expected, planted=len(obligation.mutants), caught=caught, witness=witness,
+                 digest=said.hexdigest())  # fmt: skip
+
+
+def _both_walks(recorder: Recorder, chunks: Iterable[Chunk], digest: Callable[[bytes], None]) -> tuple[int, str]:
+    """(members seen, the first difference between the two)."""
+    cases = 0
+    for number, chunk in enumerate(chunks):
+        sides: list[dict[str, Tensor]] = []
+        for device in DEVICES.values():
+            given = {name: value.to(device) for name, value in chunk.arguments.items()}
+            inputs = Inputs(shape=(chunk.members,), recipe="enumerated", format=chunk.format, seed=number)
+            call = recorder.record(inputs, given)
+            # A cotangent that both sides have, bit for bit: the outputs are compared first.
+            dy = sides[0]["output"].to(device).nan_to_num() + 0.5 if sides else call.output.nan_to_num() + 0.5
+            gradients = call.gradients(dy) if recorder.differentiable else {}
+            sides.append({name: value.cpu() for name, value in {"output": call.output, **gradients}.items()})
+        for name, value in sides[0].items():
+            differs = compare(value, sides[1][name])
+            if differs is not None:
+                return cases, f"chunk {number}: {name}: CPU against CUDA: {differs}"
+            digest(numpy_bits(value.contiguous()).tobytes())
+        cases += chunk.members
+    return cases, ""
+
+
 def predicate_of(contract: Contract, identifier: str) -> Judge:
     """The obligation's own predicate, with its tolerance and parameters."""
     obligation = contract.obligations[identifier]
