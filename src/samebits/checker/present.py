@@ -39,7 +39,6 @@ _CHECKERS = {
     "types": (), "examples": ("samebits.checker.trying",), "draws": ("samebits.checker.trying",),
 }  # fmt: skip
 _GENERATORS = {"examples": ("samebits.checker.cases",), "draws": ("samebits.checker.cases", "samebits.checker.drawing")}
-_FLAGS = PACKAGE / "native" / "sources.py"
 SHORT: Final = 32
 """Hexadecimal digits of a digest that a receipt keeps."""
 
@@ -76,16 +75,17 @@ def _flags() -> str:
 class Present:
     """The present of several contracts."""
 
-    def __init__(self, rooms: Mapping[str, Room]) -> None:
+    def __init__(self, rooms: Mapping[str, Room], package: Path = PACKAGE) -> None:
         self.rooms = dict(rooms)
         packages = {room.package.partition(".")[0]: room.root for room in rooms.values()}
-        self.tree = Tree({**packages, "samebits": PACKAGE.parent})
+        self.tree = Tree({**packages, "samebits": package.parent})
         self._known: dict[tuple[str, ...], Facts] = {}
         self._kernels: dict[tuple[str, str], frozenset[Path]] = {}
         self._reached: dict[tuple[tuple[str, ...], str, str], frozenset[Path]] = {}
         self._digests: dict[frozenset[Path], str] = {}
-        self._shared = frozenset(compiled_by_all(PACKAGE))
+        self._shared = frozenset(compiled_by_all(package))
         self._flags = _flags()
+        self._build = frozenset({package / "native" / "sources.py"})
         self._where: dict[tuple[str, str], dict[str, str]] = {}
         self._below: dict[tuple[str, str], str] = {}
 
@@ -136,12 +136,13 @@ class Present:
         generator: frozenset[Path] = frozenset()
         if method in _GENERATORS:
             doors = f"{room.package}.check"
-            generator = self._reach((doors, "samebits.numerics.recipes", *_GENERATORS[method]), backend) - kernel
+            generator = self._reach((doors, "samebits.numerics.recipes", *_GENERATORS[method]), backend)
+            generator = generator - kernel - self._shared
             found["generator"] = digest(generator)
-        promise = self._promise(room, identifier, backend, proof) - kernel - generator
         roots = _CHECKERS.get(method) or ("samebits.contracts.proof", *_PROCESSES.get(method, ()))
-        checker = self._reach(roots, backend, own=room) - kernel - generator - promise
-        return {**found, "promise": digest(promise), "checker": digest(_unless_judges(checker))}
+        checker = _unless_judges(self._reach(roots, backend, own=room)) - kernel - generator - self._shared
+        promise = self._promise(room, identifier, backend, proof) - kernel - generator - checker - self._shared
+        return {**found, "promise": digest(promise), "checker": digest(checker)}
 
     def _promise(self, room: Room, identifier: str, backend: str, proof: ProofEntry | None) -> frozenset[Path]:
         """What judges: the check or the proof, the reference, the planted faults."""
@@ -162,7 +163,7 @@ class Present:
         key = (tuple(modules), backend, own.name if own else "")
         if key not in self._reached:
             within = (lambda file: file.parent == own.folder or not has_contract(file.parent)) if own else bool
-            found = self.tree.reached(key[0], backend.split(", "), within=within, without=frozenset({_FLAGS}))
+            found = self.tree.reached(key[0], backend.split(", "), within=within, without=self._build)
             self._reached[key] = frozenset(found)
         return self._reached[key]
 

@@ -52,12 +52,12 @@ def source_digest() -> str | None:
     return digest.hexdigest()
 
 
-def build_digest() -> str | None:
+def build_digest(project: Path = PACKAGE.parent.parent) -> str | None:
     """SHA-256 of how the library is built: the flags above and CMakeLists.txt without comments and layout.
 
     None where the package was installed without it; the library says what it was built with."""
-    recipe = PACKAGE.parent.parent / "CMakeLists.txt"
-    if not recipe.is_file() or PACKAGE.parent.name != "src":
+    recipe = project / "CMakeLists.txt"
+    if not recipe.is_file():
         return None
     lines = (" ".join(line.split()) for line in recipe.read_text().splitlines())
     told = [line for line in lines if line and not line.startswith("#")]
