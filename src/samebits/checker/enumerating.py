@@ -16,6 +16,7 @@ from samebits.checker.properties import recording
 from samebits.checker.targets import OPERATORS, import_function
 from samebits.contracts.call import Inputs
 from samebits.contracts.door import Arguments, Function
+from samebits.contracts.enumeration import backend
 from samebits.contracts.finite import FiniteSet
 from samebits.contracts.language import PROMISES, Contract
 from samebits.contracts.predicates import PREDICATES
@@ -30,7 +31,7 @@ def enumerate_set(room: str, finite: FiniteSet, obligations: Sequence[str], part
     """The obligations, all of one subject, on all parts, or on some for a test; then a planted fault of each."""
     home = OPERATORS.rooms()[room]
     whole = _Enumeration(home.contract(), finite, range(finite.parts) if parts is None else parts)
-    asked = [next(judgements(home, home.contract(), identifier, "cpu", Selection())) for identifier in obligations]
+    asked = [next(judgements(home, home.contract(), identifier, backend(), Selection())) for identifier in obligations]
     cases, witness = whole.run(asked)
     twins = [_twin(whole, each) for each in asked] if not witness else []
     chosen = whole.chosen
@@ -62,7 +63,8 @@ class _Enumeration:
         """(members judged, the first that does not hold). `function` stands in for the subject."""
         cases = 0
         for number in self.chosen:
-            arguments = self.finite.part(number)
+            device = judgements[0].setting.device
+            arguments = {name: value.to(device) for name, value in self.finite.part(number).items()}
             witness = self._part(judgements, function, number, arguments)
             if witness:
                 return cases, f"part {number}: {witness}"
