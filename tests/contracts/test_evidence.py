@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from tests.contracts.evidence import receipts_of
 
 from samebits import native
 from samebits.checker import environment
@@ -24,7 +25,6 @@ from samebits.contracts.registry import Room, rooms
 from samebits.contracts.store import Store
 from samebits.native import sources
 from samebits.records.shipped import PACKAGE
-from tests.contracts.evidence import receipts_of
 
 CHUNK = "SM-OB104"
 """An obligation that checker/promises/rows.py judges."""
@@ -103,7 +103,8 @@ ROWS: dict[str, tuple[Callable[[Copied], None], tuple[str, str], tuple[str, str]
     "a docstring of a check": (edited("checker/promises/rows.py", '"""What', '"""Here is what'), SAME, SAME),
     "the promise's check": (edited("checker/promises/rows.py", "BUCKETS = (8, 16, 64)", "BUCKETS = (8,)"),
                             (STALE, "promise: the check"), (STALE, "promise: the check")),
-    "another promise's check": (edited("checker/promises/sums.py", "def micro(", "EXTRA = 1\n\n\ndef micro("), SAME, SAME),
+    "another promise's check": (edited("checker/promises/sums.py", "def micro(", "EXTRA = 1\n\n\ndef micro("),
+                                SAME, SAME),
     "a planted fault": (edited("ops/softmax/faults.py", "import torch", "import torch\n\nEXTRA = 1"),
                         (STALE, "promise: "), (STALE, "promise: ")),
     "-ffp-contract": (other_flag, (STALE, "flags: the compiler's flags changed"), SAME),

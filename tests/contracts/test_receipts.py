@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.contracts.evidence import made_up
 
 from samebits.checker.present import Present
 from samebits.checker.standing import ContractStanding, effective_levels, holes, shortfalls, standings
 from samebits.contracts.receipts import ELSEWHERE, FRESH, STALE, Facts, Receipt, compared
 from samebits.contracts.registry import Room, rooms
 from samebits.contracts.store import ReceiptError, Store
-from tests.contracts.evidence import made_up
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "rooms"
 NAME, DEPENDENT = "square_of_positive", "fourth_power"

@@ -17,7 +17,6 @@ from samebits.contracts.call import Inputs, Recorder
 from samebits.contracts.language import PROMISES, Obligation, Tolerance
 from samebits.contracts.orders import sum_error
 from samebits.contracts.predicates import PREDICATES
-from samebits.records.report import UnjudgedError
 
 
 def check_of(obligation: Obligation) -> Check | None:
@@ -41,7 +40,7 @@ def _judged(setting: Setting, cases: Sequence[Case], *, predicate: Callable[...,
         except Exception as error:  # the function under judgement ran in there: what it raises is a finding
             raise CaseError(case, CallError(f"raised {said(error)}")) from error
         if not recorder.looks:
-            raise UnjudgedError(f"{case}: the predicate looked at no output and asked for no call")
+            raise CaseError(case, CallError("was not looked at: the predicate read no output and asked for no call"))
         if setting.watch is not None:
             setting.watch(case, call.output)
         yield Compared(case, difference)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from samebits.checker.present import RUNNING
+from samebits.checker.present import RUNNING, where
 from samebits.checker.proving import Task, attempt, tasks
 from samebits.contracts.receipts import FALSE, Compared, Receipt
 from samebits.contracts.registry import Room
@@ -53,13 +53,22 @@ def candidates(rooms: Mapping[str, Room], found: Iterable[Compared]) -> list[Can
     known: dict[tuple[str, int, str, str], Task] = {}
     for each in found:
         receipt = each.receipt
-        if each.counts and receipt.contract in rooms:
+        if each.counts and receipt.contract in rooms and _comparable(receipt):
             task = _task(rooms[receipt.contract], receipt)
             if task is not None and not task.lacks():
                 name = (receipt.contract, task.level, task.backend, task.proof or task.obligation)
                 known[name] = task
                 by_task.setdefault((*name, receipt.machine, receipt.seed), []).append(receipt)
     return [Candidate(task=known[key[:4]], receipts=tuple(by_task[key])) for key in sorted(by_task)]
+
+
+def _comparable(receipt: Receipt) -> bool:
+    """Whether a run here must give the same result: kernels have the same bits anywhere, but Hypothesis draws other
+    cases by another version, and a prover of another version may word its queries differently."""
+    here = where(receipt.backend, receipt.method)
+    if receipt.method == "draws":
+        return receipt.where.get("hypothesis") == here["hypothesis"]
+    return receipt.method in (*RUNNING, "types") or receipt.where == here
 
 
 def _task(room: Room, receipt: Receipt) -> Task | None:
@@ -107,13 +116,7 @@ def judged(receipt: Receipt, again: list[Receipt] | str) -> tuple[str, str]:
     if not spoken:
         return FALSE, "a run here gives no receipt for it"
     differs = _difference(receipt, spoken[0])
-    if not differs:
-        return REPRODUCED, ""
-    other = {name for name in receipt.where if receipt.where[name] != spoken[0].where.get(name)}
-    if other and receipt.method not in RUNNING:
-        # A prover of another version may word its queries differently; kernels have the same bits anywhere.
-        return UNJUDGED, f"{differs}, with other {', '.join(sorted(other))}"
-    return FALSE, differs
+    return (FALSE, differs) if differs else (REPRODUCED, "")
 
 
 def _difference(receipt: Receipt, again: Receipt) -> str:
