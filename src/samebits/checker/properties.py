@@ -33,7 +33,7 @@ def _judged(setting: Setting, cases: Sequence[Case], *, predicate: Callable[...,
     for case in cases:
         made = setting.door.make(case.shape, case.recipe, case.format, case.seed)
         arguments = {name: value.to(setting.device) for name, value in made.items()}
-        inputs = Inputs(shape=case.shape, recipe=case.recipe, format=case.format, seed=case.seed)
+        inputs = Inputs(shape=case.shape, recipe=case.recipe, format=case.format, seed=case.seed, ways=setting.ways)
         try:
             call = recorder.record(inputs, arguments)
             difference = predicate(call, tolerance, **parameters)

@@ -27,7 +27,7 @@ from samebits.records.report import UnjudgedError, Verdict
 # Mutants meet the drawn cases in slices, so that one that dies early costs little.
 SLICE = 64
 # Of the ways in which a promise varies a call a drawn case meets so many; ten thousand cases meet each way often.
-WAYS = 2
+WAYS = 1
 # No more are drawn where a domain hardly ever tries its promise.
 MOST_CASES = 160_000
 

@@ -4,9 +4,10 @@ Only a Recorder makes one, by calling the function; a predicate judges these and
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from samebits.contracts.door import Arguments, Function
 
 _KEY = object()
+Way = TypeVar("Way")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +26,8 @@ class Inputs:
     recipe: str
     format: str
     seed: int
+    ways: int | None = None
+    """Of the options that a predicate tries on each call, how many this one meets; None: all of them."""
 
 
 class Call:
@@ -54,6 +58,12 @@ class Call:
     def reference(self) -> Callable[..., Any]:
         """The contract's equation in float64."""
         return self._recorder.reference
+
+    def some_of(self, ways: Sequence[Way]) -> Sequence[Way]:
+        """The options to try on this call: all, or as many as it is to meet, another few for each input."""
+        if self.inputs.ways is None or self.inputs.ways >= len(ways):
+            return ways
+        return random.Random(str(self.inputs)).sample(ways, self.inputs.ways)
 
     def sum_error(self, terms: int) -> float:
         """Error of a sum of so many terms in the declared order, relative to the sum of their magnitudes."""
