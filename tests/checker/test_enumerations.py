@@ -11,10 +11,11 @@ from samebits.checker.enumerating import enumerate_set
 from samebits.checker.enumerations import enumerated
 from samebits.checker.targets import OPERATORS, import_object
 from samebits.contracts.finite import FINITE_BFLOAT16, finite_bfloat16, product
+from samebits.contracts.ladder import backends_of
 from samebits.ops.cross_entropy import finite as cross_entropy
 
 PARTS = {
-    ("cross_entropy", "pairs"): range(1),
+    ("cross_entropy", "grid_of_pairs"): range(1),
     ("cross_entropy", "triples"): range(100, 101),
     ("cross_entropy", "squares"): range(30, 34),
     ("cross_entropy", "mixtures"): range(1),
@@ -23,6 +24,8 @@ PARTS = {
 }
 # One part of it takes a minute: tests/long/test_enumerations_long.py.
 LONG = {"distill_loss_quadruples"}
+# All pairs are for a GPU alone.
+GPU_ONLY = {"cross_entropy_pairs"}
 
 
 @pytest.mark.parametrize(("room", "name"), PARTS)
@@ -39,8 +42,29 @@ def test_every_enumeration_that_a_contract_names_is_tried_here() -> None:
         for entry in room.contract().proofs.values()
         if entry.object.startswith("samebits.checker.enumerations:")
     }
-    assert named == {f"{room}_{name}" for room, name in PARTS} | LONG
+    here = {each for each in named if not each.endswith(("_by_triton", "_on_both"))}
+    assert here == {f"{room}_{name}" for room, name in PARTS} | LONG
+    by_triton = {each.removesuffix("_by_triton") for each in named if each.endswith("_by_triton")}
+    assert by_triton == here - {"cross_entropy_grid_of_pairs"} | GPU_ONLY
     assert all(callable(import_object(f"samebits.checker.enumerations:{each}")) for each in named)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens where there is no GPU")
+@pytest.mark.parametrize("name", ["softmax", "attention", "cross_entropy", "distill_loss", "gelu"])
+def test_without_a_gpu_the_proofs_about_triton_that_run_kernels_are_not_judged(name: str) -> None:
+    entries = OPERATORS.rooms()[name].contract().proofs.values()
+    running = [each for each in entries if "triton" in each.backends and each.kind in ("enumeration", "order")]
+    assert running
+    for each in running:
+        with pytest.raises(ValueError, match="could not be judged: .* none is visible|no CUDA GPU is visible"):
+            import_object(each.object)()
+
+
+@pytest.mark.parametrize("name", ["softmax", "attention", "cross_entropy", "distill_loss", "gelu"])
+def test_level_four_has_a_proof_of_every_obligation_on_every_backend(name: str) -> None:
+    contract = OPERATORS.rooms()[name].contract()
+    asked = [(each, backend) for each in contract.obligations for backend in backends_of(contract, each)]
+    assert [each for each in asked if not contract.proofs_of(*each)] == []
 
 
 def test_every_finite_bfloat16_once() -> None:

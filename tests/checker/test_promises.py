@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,11 +12,13 @@ import torch
 from samebits.checker import plan
 from samebits.checker.cases import Selection
 from samebits.checker.judging import judge
-from samebits.checker.planning import Judgement
-from samebits.checker.promises import CHECKS
+from samebits.checker.obligations import Judgement
+from samebits.checker.outcome import outcome
+from samebits.checker.promises import CHECKS, MODULES
 from samebits.checker.properties import check_of
 from samebits.checker.targets import OPERATORS
-from samebits.contracts.language import PROMISES
+from samebits.contracts.call import Call
+from samebits.contracts.language import PROMISES, Obligation, Tolerance
 from samebits.records.report import Verdict
 
 # The promises of the two rooms with the largest domains are narrowed to one shape here: more rows than a chain is wide,
@@ -103,3 +107,33 @@ def test_narrowing_the_inputs_does_not_narrow_the_planted_faults() -> None:
     assert {case.shape for case in judgement.cases} == {(3, 16, 4)}
     finding = judge(judgement)
     assert (finding.verdict, finding.faults_caught, finding.faults_planted) == (Verdict.HOLDS, 1, 1)
+
+
+def test_where_each_promise_is_judged_is_known() -> None:
+    assert set(MODULES) == set(CHECKS)
+    assert all(importlib.import_module(name) for names in MODULES.values() for name in names)
+
+
+def looks_at_nothing(call: Call, tolerance: Tolerance) -> str:
+    """Planted fault: a predicate that is content with whatever was called."""
+    return ""
+
+
+def looks_once(call: Call, tolerance: Tolerance) -> str:
+    return "" if call.output.numel() else "empty"
+
+
+@pytest.mark.parametrize(("predicate", "verdict"), [(looks_at_nothing, Verdict.DOES_NOT_HOLD),
+                                                    (looks_once, Verdict.HOLDS)])  # fmt: skip
+def test_no_recorded_call_is_a_failure(predicate: Callable[..., str], verdict: Verdict) -> None:
+    judgement = next(each for each in ALL if each.subject == "softmax" and each.promise not in PROMISES)
+    check = check_of(replace_predicate(judgement, f"{__name__}:{predicate.__name__}"))
+    assert check is not None
+    found = outcome(check(judgement.setting, judgement.cases[:2]))
+    assert found.verdict is verdict and found.raised is (verdict is Verdict.DOES_NOT_HOLD)
+    assert verdict is Verdict.HOLDS or "was not looked at: the predicate read no output" in found.detail
+
+
+def replace_predicate(judgement: Judgement, name: str) -> Obligation:
+    contract = OPERATORS.rooms()["softmax"].contract()
+    return dataclasses.replace(contract.obligations[judgement.obligation], predicate={"name": name})

@@ -36,7 +36,7 @@ TOKENS = (
     "{}", "[[]]", "[{}]", '""', '" "', '"new\\nline"', '"\\e[31m"', '"\\0"', "\0", "\x1b", "\x85", "\u2028", "\ufeff",
     "\ufffe", "é", "漢字", "🙂", "\u202e", "٣", "contract", "prefix", "version", "requires_level", "refs", "depends_on",
     "numerics", "equations", "subjects", "domains", "obligations", "tests", "mutants", "proofs", "changes", "shapes",
-    "recipes", "formats", "seeds", "draw", "sizes", "inputs", "predicate", "name", "tolerance", "kind", "value",
+    "recipes", "formats", "seeds", "draw", "sizes", "calls", "predicate", "name", "tolerance", "kind", "value",
     "why", "bound", "bitwise", "ulp", "abs", "rel", "derived", "order", "sum1", "examples",
     "33x257 normal float32 seed 1", "0x0 normal float32 seed 1", "float32", "normal", "SM-OB1", "SM-MU1", "MM-S1",
     "FALSIFY-SM-001", "../../etc/passwd", "__class__", "module:attribute", "os:system",

@@ -30,9 +30,9 @@ subjects:
           orders: {cpu: {float32: lanes-256, float16: chain-1}}}
 domains:
   SU-D1: {shapes: [[1, 1], [5, 7]], recipes: [normal, wide], formats: [float32, float16], seeds: [1, 2],
-          draw: {sizes: ["1..33", "16, 32"], recipes: [normal, wide], inputs: 20000}}
+          draw: {sizes: ["1..33", "16, 32"], recipes: [normal, wide], calls: 20000}}
   SU-D2: {shapes: [[1, 1]], recipes: [normal], formats: [float32], seeds: [1],
-          draw: {sizes: ["1..33", "16, 32"], recipes: [normal], inputs: 10000}}
+          draw: {sizes: ["1..33", "16, 32"], recipes: [normal], calls: 10000}}
 obligations:
   SU-OB1: {subject: SU-S1, predicate: {name: sums_to, value: 1}, domain: SU-D1, tolerance: {kind: ulp, value: 2},
            tests: [FALSIFY-SU-001, FALSIFY-SU-002], mutants: [SU-MU1, SU-MU2]}
@@ -50,9 +50,10 @@ mutants:
   SU-MU1: {of: SU-S1, object: "samebits.faults:one"}
   SU-MU2: {of: SU-S1, object: "samebits.faults:two"}
 proofs:
-  SU-PR1: {obligations: [SU-OB1, SU-OB2], kind: enumeration, object: "samebits.proofs:all"}
-  SU-PR2: {obligations: [SU-OB1], kind: order, object: "samebits.proofs:tree"}
+  SU-PR1: {obligations: [SU-OB1, SU-OB2], kind: enumeration, backends: [cpu], object: "samebits.proofs:all"}
+  SU-PR2: {obligations: [SU-OB1], kind: order, backends: [cpu], object: "samebits.proofs:tree"}
 """
+TREE = '\n  SU-PR2: {obligations: [SU-OB1], kind: order, backends: [cpu], object: "samebits.proofs:tree"}'
 OLD = contract_of(GOOD.encode(), Path("contract.yaml"))
 
 # What is written instead, and what that is called: kind, id, what.
@@ -74,8 +75,8 @@ CASES = {
     "narrower range": ('"1..33"', '"1..32"', ("breaking", "SU-D1", "draw.sizes of axis 0")),
     "wider range": ('"1..33"', '"1..34"', ("addition", "SU-D1", "draw.sizes of axis 0")),
     "fewer choices": ('"16, 32"', '"32"', ("breaking", "SU-D1", "draw.sizes of axis 1")),
-    "fewer inputs": ("inputs: 20000", "inputs: 10000", ("breaking", "SU-D1", "draw.inputs")),
-    "fewer drawn recipes": ("recipes: [normal, wide], inputs", "recipes: [normal], inputs",
+    "fewer calls": ("calls: 20000", "calls: 10000", ("breaking", "SU-D1", "draw.calls")),
+    "fewer drawn recipes": ("recipes: [normal, wide], calls", "recipes: [normal], calls",
                             ("breaking", "SU-D1", "fewer draw.recipes")),
     "other predicate": ("name: finite", "name: matches", ("breaking", "SU-OB3", "predicate")),
     "other parameter": ("name: sums_to, value: 1", "name: sums_to, value: 2", ("breaking", "SU-OB1", "predicate")),
@@ -87,6 +88,7 @@ CASES = {
                     ("addition", "SU-S1", "order of cpu bfloat16")),
     "lower level": ("requires_level: 3", "requires_level: 2", ("breaking", "sum", "requires_level")),
     "higher level": ("requires_level: 3", "requires_level: 4", ("addition", "sum", "requires_level")),
+    "level of a backend": ("requires_level: 3", "requires_level: {cpu: 4}", ("addition", "sum", "requires_level")),
     "dependency dropped": ("[first, second]", "[second]", ("breaking", "sum", "fewer dependencies")),
     "dependency added": ("[first, second]", "[first, second, third]", ("addition", "sum", "more dependencies")),
     "looser numerics": ("atomics: false", "atomics: true", ("breaking", "sum", "numerics.atomics")),
@@ -94,7 +96,7 @@ CASES = {
     "example dropped": (", 5x7 wide float32 seed 1", "", ("breaking", "FALSIFY-SU-001", "fewer examples")),
     "mutant dropped": ("mutants: [SU-MU1, SU-MU2]", "mutants: [SU-MU1]", ("breaking", "SU-OB1", "fewer mutants")),
     "other mutant": ("samebits.faults:one", "samebits.faults:none", ("breaking", "SU-MU1", "object")),
-    "proof dropped": ('\n  SU-PR2: {obligations: [SU-OB1], kind: order, object: "samebits.proofs:tree"}', "",
+    "proof dropped": (TREE, "",
                       ("breaking", "SU-PR2", "removed from proofs")),
     "proof of less": ("obligations: [SU-OB1, SU-OB2]", "obligations: [SU-OB1]",
                       ("breaking", "SU-PR1", "fewer obligations")),
@@ -194,3 +196,14 @@ def test_the_real_contract_is_compared() -> None:
     fewer = {name: each for name, each in whole.obligations.items() if name != "SM-OB1"}
     changes = diff(whole, replace(whole, obligations=fewer))
     assert [str(change) for change in changes] == ["breaking  SM-OB1  removed from obligations"]
+
+
+def test_a_proof_of_fewer_backends_breaks_and_a_backend_has_its_own_level() -> None:
+    both = GOOD.replace("float16: chain-1}}", "float16: chain-1}, triton: {float32: lanes-256}}").replace(
+        "kind: order, backends: [cpu]", "kind: order, backends: [cpu, triton]"
+    )
+    less = both.replace("backends: [cpu, triton]", "backends: [triton]")
+    raised = both.replace("requires_level: 3", "requires_level: {cpu: 3, triton: 4}")
+    old, fewer, higher = (contract_of(text.encode(), Path("contract.yaml")) for text in (both, less, raised))
+    assert [(each.kind, each.id, each.what) for each in diff(old, fewer)] == [("breaking", "SU-PR2", "fewer backends")]
+    assert [(each.kind, each.what) for each in diff(old, higher)] == [("addition", "requires_level on triton")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -70,13 +71,15 @@ def test_what_a_change_voids() -> None:
 
 def test_the_level_is_that_of_the_weakest() -> None:
     def node(name: str, level: int | None, *below: str) -> Node:
-        return Node(name=name, kind="bound", depends_on=below, level=level, required=3)
+        return Node(name=name, kind="bound", depends_on=below, levels={"cpu": level, "triton": 4},
+                    required={"cpu": 3, "triton": 4})  # fmt: skip
 
     shown = Graph([node("a", 2), node("b", 4, "a"), node("c", None), node("d", 4, "b", "c")])
-    assert [shown.effective_level(name) for name in "abcd"] == [2, 2, None, None]
+    assert [shown.effective_level(name, "cpu") for name in "abcd"] == [2, 2, None, None]
     assert [shown.nodes[name].verdict for name in "abc"] == ["could not be judged", "holds", "could not be judged"]
     # Planted fault: a receipt that says no, however high the level.
-    assert Node(name="x", kind="bound", depends_on=(), level=4, required=3, failed=True).verdict == "does not hold"
+    assert replace(shown.nodes["b"], failed=True).verdict == "does not hold"
+    assert replace(shown.nodes["b"], levels={"cpu": 4, "triton": 3}).verdict == "could not be judged"
 
 
 def test_a_name_stands_once() -> None:
@@ -93,13 +96,13 @@ def test_a_planned_contract_goes_when_its_room_comes() -> None:
 
 
 def test_every_edge_is_drawn() -> None:
-    shown = graph_of(CONTRACTS, planned=WAITING, levels={"softmax": 4}, stale=["softmax"])
+    shown = graph_of(CONTRACTS, planned=WAITING, levels={"softmax": {"cpu": 4, "triton": 2}}, stale=["softmax"])
     edges = {(name, below) for name in shown.nodes for below in shown.below(name)}
     mermaid, dot, text = as_mermaid(shown), as_dot(shown), as_text(shown)
     for name, below in edges:
         assert f"  {name} --> {below}\n" in mermaid and f'  "{name}" -> "{below}";\n' in dot
     assert mermaid.count(" --> ") == dot.count(" -> ") == len(edges) > 30
-    assert "softmax" in text and "level 4 of 4, stale" in text
+    assert "softmax" in text and "cpu 4 of 4, triton 2 of 4, stale" in text
     document = json.loads(as_json(shown))
     assert {(each["name"], below) for each in document["contracts"] for below in each["depends_on"]} >= edges
 

@@ -95,9 +95,18 @@ def hard(z: Symbols) -> Truth:
     return x * x * x + y * y * y + w * w * w != z.planted(42, 3)
 
 
-def test_unknown_is_no_proof() -> None:
+def test_unknown_is_neither_a_proof_nor_a_refutation() -> None:
     proof = prove([claim(hard)], bound="all", timeout=0.5)
-    assert not proof.proved and proof.cases == 0 and "z3 answered unknown" in proof.witness
+    assert not proof.proved and proof.cases == 0 and not proof.witness
+    assert str(proof).startswith("could not be judged: ") and "z3 answered unknown" in proof.undecided
+
+
+def test_a_refutation_beside_an_unknown_is_a_refutation() -> None:
+    def wrong(z: Symbols) -> Truth:
+        return z.whole("n", least=0) > z.planted(3, 4)
+
+    proof = prove([claim(hard), claim(wrong)], bound="all", timeout=0.5)
+    assert str(proof).startswith("does not hold: ") and "n = " in proof.witness
 
 
 def test_no_claims_prove_nothing() -> None:

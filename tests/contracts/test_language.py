@@ -32,7 +32,7 @@ domains:
     recipes: [normal, wide]
     formats: [float32]
     seeds: [3]
-    draw: {sizes: ["1..33", "16, 32"], recipes: [normal], inputs: 10000}
+    draw: {sizes: ["1..33", "16, 32"], recipes: [normal], calls: 10000}
 obligations:
   TO-OB1:
     subject: TO-S1
@@ -55,7 +55,7 @@ mutants:
   TO-MU1: {of: TO-S1, object: "samebits.faults:one"}
   TO-MU2: {of: TO-S2, object: "samebits.faults:two"}
 proofs:
-  TO-PR1: {obligations: [TO-OB1], kind: enumeration, object: "samebits.proofs:every"}
+  TO-PR1: {obligations: [TO-OB1], kind: enumeration, backends: [cpu], object: "samebits.proofs:every"}
 changes: [{version: 1.0.0, reason: "the first"}]
 """.lstrip()
 
@@ -83,7 +83,7 @@ OBLIGATIONS = GOOD[GOOD.index("obligations:\n") : GOOD.index("tests:\n")]
 FAULTS = {
     "unknown key": ("depends_on: []", "status: proved", 6, "unknown key 'status'"),
     "misspelt inner key": ("    seeds: [3]", "    seed: [3]", 18, "unknown key 'seed'"),
-    "misspelt key of a draw": ("inputs: 10000", "examples: 10000", 19, "unknown key 'examples'"),
+    "misspelt key of a draw": ("calls: 10000", "examples: 10000", 19, "unknown key 'examples'"),
     "repeated key": ("prefix: TO", "prefix: TO\nprefix: TO", 3, "key 'prefix' stands twice; first on line 2"),
     "repeated id": ("  TO-MU2: {of", "  TO-MU1: {of", 40, "key 'TO-MU1' stands twice"),
     "missing key": ("version: 1.0.0\n", "", 1, "key 'version' is missing"),
@@ -92,6 +92,9 @@ FAULTS = {
     "version as a number": ("version: 1.0.0", "version: 1.0", 3, "version: must be text, got 1.0"),
     "level": ("requires_level: 3", "requires_level: 5", 4, "requires_level is 5; allowed: 0 to 4"),
     "level as text": ("requires_level: 3", 'requires_level: "3"', 4, "must be a whole number, got '3'"),
+    "level of a backend": ("requires_level: 3", "requires_level: {cpu: 5}", 4, "is cpu 5; allowed: 0 to 4"),
+    "level of too few": ("requires_level: 3", "requires_level: {triton: 3}", 4, "allowed: a level for each of cpu"),
+    "level as a list": ("requires_level: 3", "requires_level: [3]", 4, "must be a whole number, got [3]"),
     "dependency twice": ("depends_on: []", "depends_on: [a, a]", 6, "depends_on names one twice"),
     "unknown predicate": ("name: sums_to", "name: adds_up", 21, "unknown predicate 'adds_up'"),
     "predicate without name": ("{name: sums_to, value: 1}", "{value: 1}", 21, "predicate has no name"),
@@ -102,6 +105,11 @@ FAULTS = {
     "unknown recipe": ("recipes: [normal, wide]", "recipes: [odd]", 14, "unknown recipe 'odd'"),
     "unknown recipe drawn": ("recipes: [normal]", "recipes: [odd]", 14, "unknown recipe 'odd'"),
     "unknown kind of proof": ("kind: enumeration", "kind: faith", 42, "unknown kind of proof 'faith'"),
+    "proof without backends": (", backends: [cpu]", "", 42, "key 'backends' is missing"),
+    "proof of an unknown backend": ("backends: [cpu]", "backends: [tpu]", 42, "unknown backend 'tpu'"),
+    "proof of one backend twice": ("backends: [cpu]", "backends: [cpu, cpu]", 42, "backends is cpu, cpu; allowed"),
+    "proof of a backend without": ("backends: [cpu]", "backends: [triton]", 42, "TO-OB1 has no backend 'triton'"),
+    "artifact of the CPU": ("kind: enumeration", "kind: artifact", 42, "of an artifact is cpu; allowed: triton"),
     "no object": ('"samebits.faults:one"', "samebits.faults", 39, "'samebits.faults' is no object"),
     "dangling id": ("mutants: [TO-MU1]", "mutants: [TO-MU9]", 21, "'TO-MU9' is no id of mutants"),
     "dangling subject": ("subject: TO-S2", "subject: TO-S9", 28, "'TO-S9' is no id of subjects"),
@@ -126,7 +134,7 @@ FAULTS = {
     "unknown bound": ("bound: order", "bound: hope", 28, "unknown bound 'hope'"),
     "accuracy bit for bit": ("{kind: derived, bound: order}", "{kind: bitwise}", 28, "only accuracy is not bitwise"),
     "promise with slack": ("name: sums_to, value: 1", "name: batch", 21, "tolerance of batch is ulp"),
-    "too few inputs": ("inputs: 10000", "inputs: 9999", 14, "draw.inputs is 9999; level 3 asks for 10000"),
+    "too few calls": ("calls: 10000", "calls: 9999", 14, "draw.calls is 9999; level 3 asks for 10000"),
     "size zero": ('"1..33"', '"0..33"', 14, "'0..33' is no size"),
     "choice of zero": ('"16, 32"', '"0, 32"', 14, "'0, 32' is no size"),
     "range that falls": ('"1..33"', '"33..1"', 14, "'33..1' is no size"),
@@ -140,7 +148,7 @@ FAULTS = {
     "octal": ("seeds: [3]", "seeds: [010]", 18, "'010' reads differently to different readers"),
     "base sixty": ("seeds: [3]", "seeds: [1:30]", 18, "'1:30' reads differently to different readers"),
     "hexadecimal": ("seeds: [3]", "seeds: [0x1F]", 18, "'0x1F' reads differently to different readers"),
-    "underscores": ("inputs: 10000", "inputs: 10_000", 19, "'10_000' reads differently to different readers"),
+    "underscores": ("calls: 10000", "calls: 10_000", 19, "'10_000' reads differently to different readers"),
     "many digits": ("seeds: [3]", f"seeds: [{'9' * 5000}]", 18, "has too many digits; allowed: 18"),
     "tag": ("prefix: TO", "prefix: !!binary TO", 2, "tag 'tag:yaml.org,2002:binary' is not allowed"),
     "harmless tag": ("prefix: TO", "prefix: !!str TO", 2, "tag 'tag:yaml.org,2002:str' is not allowed"),

@@ -45,6 +45,8 @@ TORCHRUN = Elsewhere("tests/parallel/test_launching.py::test_torchrun_launches_r
 RL = Elsewhere("tests/parity/test_rl.py::test_the_command_shows_both_and_judges_samebits")
 RL_ON_RANKS = Elsewhere("tests/parity/test_rl_ranks.py::test_the_command_on_two_ranks_says_what_one_says")
 OWN_CONTRACT = Elsewhere("tests/contracts/test_receipts.py::test_a_users_own_contract_reaches_its_level")
+REPLAYED = Elsewhere("tests/contracts/test_receipts.py::test_what_is_run_is_written_down_and_replayed")
+SIGNED = Elsewhere("tests/contracts/test_signing.py::test_a_signature_speaks_for_the_receipts_as_they_lie")
 SUITE = Elsewhere("tests/house/test_documents.py::test_make_targets_exist")
 WHEEL = Elsewhere("tests/setup/test_wheel.py::test_version_and_the_help_of_every_command")
 
@@ -75,6 +77,12 @@ COVERED: dict[str, Run | Elsewhere] = {
     "samebits contract prove softmax": OWN_CONTRACT,
     "samebits contract status": OWN_CONTRACT,
     "samebits contract audit": OWN_CONTRACT,
+    "samebits contract replay --seconds 60 --seed 7": REPLAYED,
+    "samebits contract collect h200": REPLAYED,
+    "samebits contract sign --key ~/.ssh/id_ed25519": SIGNED,
+    "samebits contract verify --allowed-signers FILE": SIGNED,
+    "PYTHONPATH=src python -m samebits.cli contract prove --level 2 --level 3 --backend triton --jobs 14 "
+    "--receipts h200": REPLAYED,
     "samebits contract prove softmax --only SM-OB1 --level 2 --receipts made_here": Run(),
     "samebits contract validate --deep": Run(),
     "samebits contract graph --format mermaid": Run(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,10 +33,22 @@ def test_a_part_of_every_proof(proof: Callable[[], Proof]) -> None:
     assert found.proved, str(found)
 
 
-def test_every_obligation_but_device_has_a_proof() -> None:
+def test_every_obligation_has_a_proof() -> None:
     contract = proofs.CONTRACT
-    proved = {identifier for each in contract.proofs.values() for identifier in each.obligations}
-    assert {name for name, each in contract.obligations.items() if each.name != "device"} == proved
+    proved = {name for each in contract.proofs.values() if "cpu" in each.backends for name in each.obligations}
+    assert set(contract.obligations) == proved
+
+
+def test_every_difference_of_two_numbers_has_one_pair_in_each_order() -> None:
+    """The numbers from -0.5 up to the largest: each float32 difference once, and one that is too large."""
+    numbers = np.unique(proofs.finite_numbers("bfloat16").float().numpy())[-600:]
+    chunks = list(proofs._pairs_by_difference(600))
+    rows = torch.cat([chunk.arguments["x"] for chunk in chunks]).float().numpy()
+    first, second = np.split(rows, 2)
+    assert np.array_equal(first, second[:, ::-1])
+    found = np.minimum(first[:, 0] - first[:, 1], np.float32(proofs.FAR_APART))
+    every = np.minimum((numbers[:, None] - numbers[None])[np.tril_indices(600)], np.float32(proofs.FAR_APART))
+    assert np.array_equal(np.sort(found), np.unique(every)) and len(found) == proofs._differences(600)
 
 
 def rows(count: int) -> Iterator[Chunk]:

@@ -8,7 +8,8 @@ import pytest
 
 import samebits.parity.stability
 from samebits.checker.judging import judge
-from samebits.checker.planning import Judgement, plan_room
+from samebits.checker.obligations import Judgement
+from samebits.checker.planning import plan_room
 from samebits.checker.targets import doors
 from samebits.contracts.registry import Room, rooms
 from samebits.records.report import Verdict

@@ -90,9 +90,14 @@ def test_contract_status_reads_the_shipped_receipts_as_in_the_checkout(clean: En
     ran = clean.run("contract", "status", "softmax", "gelu", "--json", where=tmp_path)
     here = subprocess.run([sys.executable, "-m", "samebits.cli", "contract", "status", "softmax", "gelu", "--json"],
                           cwd=tmp_path, text=True, capture_output=True, check=False)  # fmt: skip
-    assert (ran.code, ran.err) == (here.returncode, "") and json.loads(ran.out) == json.loads(here.stdout)
+    assert (ran.code, ran.err) == (here.returncode, "")
+    # Which packages lie beside the two differs, and with it what counts as fresh; what counts at all does not.
+    told = [{name: (each["levels"], each["obligations"], each["outdated"]) for name, each in json.loads(text).items()}
+            for text in (ran.out, here.stdout)]  # fmt: skip
+    assert told[0] == told[1]
     # Read, whether they still speak or their sources have changed since.
-    assert any(one["inputs"] or one["stale"] for one in json.loads(ran.out)["softmax"]["obligations"])
+    softmax = json.loads(ran.out)["softmax"]
+    assert softmax["receipts"] or softmax["outdated"]
 
 
 def test_what_only_proving_needs_is_one_line(clean: Environment, tmp_path: Path) -> None:

@@ -1,98 +1,74 @@
-"""Level 3: inputs drawn by Hypothesis from a contract's domain, counted distinct by hash, and a failure made small.
+"""Level 3: cases drawn by Hypothesis from a contract's domain, and a failure made small.
 
 Hypothesis draws the structure, that is shape, recipe, format and seed; the recipe makes the numbers. So a case is one
-line of text, and the same seed draws the same cases everywhere."""
+line of text, and the same seed draws the same cases everywhere. Drawing a structure takes longer than judging most
+cases, so each is tried on several seeds, and obligations that share a domain share what was drawn."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-
-import torch
-from torch import Tensor
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 from samebits.checker.cases import Case
-from samebits.contracts.door import Door
 from samebits.contracts.language import Domain
 from samebits.records.packages import needed
 
-# Rows are drawn until this share more than is asked for, since some will be equal.
-SPARE = 1.25
-MOST_CASES = 60_000
+SEEDS_EACH = 16
+# Far from 1, so that no two structures meet at their seeds; seeds lie below 2^31.
+SEED_STEP, SEEDS = 1_640_531_527, 2**31 - 1
+MOST_STRUCTURES = 60_000
+Sizes = tuple[Sequence[int], ...]
 
 
 class _EnoughError(BaseException):
     """Ends drawing; no Exception, for those Hypothesis would take for a failure."""
 
 
-def drawn(domain: Domain, formats: Sequence[str], rows: float, seed: int) -> list[Case]:
-    """Cases with at least so many rows in all, every recipe and format among them; the same for the same seed."""
+def drawn(domain: Domain, formats: Sequence[str], calls: int, seed: int) -> list[Case]:
+    """So many different cases, every recipe and format among them; the same for the same seed."""
+    axes = tuple(tuple(sizes) for sizes in domain.draw.axes())
+    return list(_drawn(axes, tuple(domain.draw.recipes), tuple(formats), calls, seed))
+
+
+@lru_cache(maxsize=8)
+def _drawn(axes: Sizes, recipes: tuple[str, ...], formats: tuple[str, ...], calls: int, seed: int) -> tuple[Case, ...]:
     # Loaded here: what is only checked or read draws nothing.
     with needed("level 3"):
         import hypothesis
         from hypothesis import strategies
 
-    axes = [strategies.sampled_from(sizes) for sizes in domain.draw.axes()]
-    cases: dict[Case, None] = {}
-    total = 0
-
-    # Each recipe in each format at the largest shape, and with as many rows at the smallest: what is promised to be
-    # tried is tried, and a row of zeros alone is among it.
-    largest = tuple(max(sizes) for sizes in domain.draw.axes())
-    narrowest = (largest[0], *(min(sizes) for sizes in domain.draw.axes()[1:]))
-    for number, recipe in enumerate(domain.draw.recipes):
-        for place, format in enumerate(formats):
-            for shape in dict.fromkeys((largest, narrowest)):
-                cases[Case(shape, recipe, format, seed + number * len(formats) + place)] = None
-                total += shape[0]
+    cases = dict.fromkeys(_corners(axes, recipes, formats, seed))
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
-        max_examples=MOST_CASES, database=None, deadline=None, phases=[hypothesis.Phase.generate],
+        max_examples=MOST_STRUCTURES, database=None, deadline=None, phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
     @hypothesis.given(
-        strategies.tuples(*axes), strategies.sampled_from(domain.draw.recipes), strategies.sampled_from(list(formats)),
-        strategies.integers(0, 2**31 - 2),
+        strategies.tuples(*map(strategies.sampled_from, axes)), strategies.sampled_from(recipes),
+        strategies.sampled_from(formats), strategies.integers(0, SEEDS - 1),
     )  # fmt: skip
     def draw(shape: tuple[int, ...], recipe: str, format: str, number: int) -> None:
-        nonlocal total
-        if total >= rows:
+        if len(cases) >= calls:
             raise _EnoughError
-        case = Case(shape, recipe, format, number)
-        if case not in cases:
-            cases[case] = None
-            total += shape[0]
+        for place in range(SEEDS_EACH):
+            cases[Case(shape, recipe, format, (number + place * SEED_STEP) % SEEDS)] = None
 
     with contextlib.suppress(_EnoughError):
         draw()
-    return list(cases)
+    return tuple(cases)[: max(calls, 1)]
 
 
-def distinct_rows(door: Door, cases: Iterable[Case]) -> Iterator[bytes]:
-    """A digest for each row of each case: its row arguments' bits, and the format and shared arguments it meets."""
-    for case in cases:
-        made = door.make(case.shape, case.recipe, case.format, case.seed)
-        shared = hashlib.blake2b(case.format.encode(), digest_size=16)
-        for name in door.shared_arguments:
-            shared.update(_bytes(made[name]))
-        parts = [_rows(made[name]) for name in door.row_arguments]
-        for row in zip(*parts, strict=True):
-            digest = shared.copy()
-            for part in row:
-                digest.update(part)
-            yield digest.digest()
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return bytes(tensor.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes())
-
-
-def _rows(tensor: Tensor) -> list[bytes]:
-    whole, count = _bytes(tensor), tensor.shape[0]
-    size = len(whole) // count
-    return [whole[place * size : (place + 1) * size] for place in range(count)]
+def _corners(axes: Sizes, recipes: Sequence[str], formats: Sequence[str], seed: int) -> Iterator[Case]:
+    """Each recipe in each format at the largest shape, and with as many rows at the smallest: what is promised to be
+    tried is tried, and a row of zeros alone is among it."""
+    largest = tuple(map(max, axes))
+    narrowest = (largest[0], *map(min, axes[1:]))
+    for number, recipe in enumerate(recipes):
+        for place, format in enumerate(formats):
+            for shape in dict.fromkeys((largest, narrowest)):
+                yield Case(shape, recipe, format, seed + number * len(formats) + place)
 
 
 def minimised(case: Case, domain: Domain, fails: Callable[[Case], bool]) -> Case:

@@ -4,9 +4,10 @@ The only place where a stranger's code runs: whatever it raises becomes a findin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ DEVICES = {"cpu": "cpu", "triton": "cuda"}
 OUTPUT = "output"
 # "output", and the gradient of each argument by the argument's name.
 Results: TypeAlias = dict[str, Tensor]
+Way = TypeVar("Way")
 
 
 class CallError(Exception):
@@ -38,6 +40,10 @@ class Setting:
     """The equation in float64, where a contract names one."""
     importable: str = ""
     """"module:attribute" by which a fresh process can import the function, or "" where it cannot."""
+    watch: Callable[[Case, Tensor], None] | None = None
+    """Told the output of each case's first call, by whoever makes a receipt."""
+    ways: int | None = None
+    """How many of a promise's ways to vary a call each case meets, chosen by the case; None: all of them."""
 
     @property
     def device(self) -> str:
@@ -71,25 +77,36 @@ class Prepared:
         return self.cotangent.shape[0]
 
 
-def prepare(setting: Setting, case: Case) -> Prepared:
-    """Makes the inputs of a case; one call tells the output's shape, which the cotangent must have."""
+def begin(setting: Setting, case: Case, wanted: Sequence[str]) -> tuple[Prepared, Results]:
+    """Makes the inputs of a case and drives the function once; the output's shape is also the cotangent's."""
     made = setting.door.make(case.shape, case.recipe, case.format, case.seed)
     arguments = {name: value.to(setting.device) for name, value in made.items()}
-    with torch.no_grad():
-        output = setting.call(*(value.clone() for value in arguments.values()))
+    given, output = _forward(setting, {name: value.clone() for name, value in arguments.items()}, wanted)
     if not output.dim() or output.shape[0] != case.shape[0]:
         raise CallError(
             f"returned shape {list(output.shape)} for {case.shape[0]} rows; the first axis must be the rows"
         )
-    return Prepared(arguments, cotangent(case, output).to(setting.device))
+    if setting.watch is not None:
+        setting.watch(case, output)
+    dy = cotangent(case, output).to(setting.device)
+    return Prepared(arguments, dy), _backward(given, output, dy)
 
 
 def drive(setting: Setting, arguments: Arguments, dy: Tensor, wanted: Sequence[str]) -> Results:
     """The output, and the gradients of the `wanted` arguments where the door has gradients."""
+    return _backward(*_forward(setting, arguments, wanted), dy)
+
+
+def _forward(setting: Setting, arguments: Arguments, wanted: Sequence[str]) -> tuple[Arguments, Tensor]:
+    """(the arguments as they were given, those with a gradient marked; the output)."""
     door = setting.door
     wanted = [name for name in wanted if name not in door.without_gradient] if door.differentiable else []
     given = {name: value.detach().requires_grad_(name in wanted) for name, value in arguments.items()}
-    output = setting.call(*given.values())
+    return given, setting.call(*given.values())
+
+
+def _backward(given: Arguments, output: Tensor, dy: Tensor) -> Results:
+    wanted = [name for name, value in given.items() if value.requires_grad]
     results = {OUTPUT: output.detach()}
     if wanted:
         try:
@@ -98,6 +115,13 @@ def drive(setting: Setting, arguments: Arguments, dy: Tensor, wanted: Sequence[s
             raise CallError(f"backward raised {said(error)}") from error
         results |= dict(zip(wanted, gradients, strict=True))
     return results
+
+
+def some_ways(setting: Setting, case: Case, ways: Sequence[Way]) -> Sequence[Way]:
+    """The ways to vary a call that this case meets: all, or so many as the setting says, another few for each case."""
+    if setting.ways is None or setting.ways >= len(ways):
+        return ways
+    return random.Random(str(case)).sample(ways, setting.ways)
 
 
 def everything(door: Door) -> tuple[str, ...]:
@@ -109,6 +133,16 @@ def label(name: str) -> str:
     return name if name == OUTPUT else f"gradient of {name}"
 
 
+def _equal_bits(left: Tensor, right: Tensor) -> bool:
+    """Whether all bits agree, found where the tensors lie: the usual case, and much the quickest to see."""
+    if left.device != right.device:
+        return False
+    if left.is_floating_point():
+        whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[left.element_size()]
+        left, right = left.contiguous().view(whole), right.contiguous().view(whole)
+    return torch.equal(left, right)
+
+
 def difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor], rows: Sequence[int] | None = None) -> str:
     """The first result that differs, in one line, or "". With `rows`, element 0 is named by row rows[0], and so on."""
     for name, expected in left.items():
@@ -116,6 +150,8 @@ def difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor], rows: Se
         if expected.shape != found.shape or expected.dtype != found.dtype:
             sides = [f"{list(side.shape)} {str(side.dtype).removeprefix('torch.')}" for side in (expected, found)]
             return f"{label(name)}: {sides[0]} != {sides[1]}"
+        if _equal_bits(expected, found):
+            continue
         if not expected.is_floating_point():
             places = torch.nonzero(expected != found)
             if len(places):

@@ -8,14 +8,15 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from samebits.checker.cases import Case
+from samebits.checker.cases import Case, Selection
 from samebits.checker.driving import Setting
+from samebits.checker.obligations import Judgement, judgements
 from samebits.checker.outcome import outcome
-from samebits.checker.planning import Judgement, plan_room
 from samebits.checker.properties import recording
 from samebits.checker.targets import OPERATORS, import_function
 from samebits.contracts.call import Inputs
 from samebits.contracts.door import Arguments, Function
+from samebits.contracts.enumeration import backend
 from samebits.contracts.finite import FiniteSet
 from samebits.contracts.language import PROMISES, Contract
 from samebits.contracts.predicates import PREDICATES
@@ -29,18 +30,17 @@ COTANGENTS = "normal"
 def enumerate_set(room: str, finite: FiniteSet, obligations: Sequence[str], parts: range | None = None) -> Proof:
     """The obligations, all of one subject, on all parts, or on some for a test; then a planted fault of each."""
     home = OPERATORS.rooms()[room]
-    listed = {each.obligation: each for each in plan_room(home, backend="cpu").judgements}
     whole = _Enumeration(home.contract(), finite, range(finite.parts) if parts is None else parts)
-    judgements = [listed[identifier] for identifier in obligations]
-    cases, witness = whole.run(judgements)
-    twins = [_twin(whole, each) for each in judgements] if not witness else []
+    asked = [next(judgements(home, home.contract(), identifier, backend(), Selection())) for identifier in obligations]
+    cases, witness = whole.run(asked)
+    twins = [_twin(whole, each) for each in asked] if not witness else []
     chosen = whole.chosen
     some = "" if parts is None else f", parts {chosen.start} to {chosen.stop - 1} of {finite.parts}"
     decided = f"{finite.words}{some}: {cases} {' '.join(obligations)}"
     return Proof(
         kind="enumeration", bound=f"{finite.words}{some}", cases=cases,
         expected=finite.members if parts is None else sum(finite.rows(number) for number in chosen),
-        planted=len(judgements), caught=sum(twins), witness=witness,
+        planted=len(asked), caught=sum(twins), witness=witness,
         digest=hashlib.sha256(decided.encode()).hexdigest(),
     )  # fmt: skip
 
@@ -63,7 +63,8 @@ class _Enumeration:
         """(members judged, the first that does not hold). `function` stands in for the subject."""
         cases = 0
         for number in self.chosen:
-            arguments = self.finite.part(number)
+            device = judgements[0].setting.device
+            arguments = {name: value.to(device) for name, value in self.finite.part(number).items()}
             witness = self._part(judgements, function, number, arguments)
             if witness:
                 return cases, f"part {number}: {witness}"

@@ -5,46 +5,58 @@ Knows rooms by name only; what is enumerated stands in each room's finite.py."""
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from samebits.checker.enumerating import enumerate_set
-from samebits.checker.targets import OPERATORS
+from samebits.checker.targets import OPERATORS, doors
+from samebits.contracts.enumeration import Chunk, backend, by_triton, same_on_both
 from samebits.contracts.finite import FiniteSet
 from samebits.contracts.proof import Proof
 
 
 def enumerated(room: str, name: str, parts: range | None = None) -> Proof:
     """Proof `<room>_<name>` of the contract: its own entry says for which obligations; `parts` are for tests."""
-    wanted = f"{__name__}:{room}_{name}"
+    wanted = f"{__name__}:{room}_{name}{'_by_triton' if backend() == 'triton' else ''}"
     entries = [entry for entry in OPERATORS.rooms()[room].contract().proofs.values() if entry.object == wanted]
     if len(entries) != 1:
         raise ValueError(f"{room}: {len(entries)} proofs name {wanted}; allowed: one")
-    finite: FiniteSet = getattr(importlib.import_module(f"{OPERATORS.package}.{room}.finite"), name)()
-    return enumerate_set(room, finite, entries[0].obligations, parts)
+    return enumerate_set(room, _set(room, name), entries[0].obligations, parts)
 
 
-def cross_entropy_pairs() -> Proof:
-    return enumerated("cross_entropy", "pairs")
+def _set(room: str, name: str) -> FiniteSet:
+    found: FiniteSet = getattr(importlib.import_module(f"{OPERATORS.package}.{room}.finite"), name)()
+    return found
 
 
-def cross_entropy_triples() -> Proof:
-    return enumerated("cross_entropy", "triples")
+def on_both_devices(room: str, identifier: str, names: Sequence[str]) -> Proof:
+    """The promise `device` on some of a contract's finite sets."""
+    home, sets = OPERATORS.rooms()[room], [_set(room, name) for name in names]
+    contract = home.contract()
+
+    def chunks() -> Iterator[Chunk]:
+        for each in sets:
+            for number in range(each.parts):
+                yield Chunk(arguments=each.part(number), format=each.format, members=each.rows(number))
+
+    door = doors(home)[contract.subjects[contract.obligations[identifier].subject].door]
+    return same_on_both(contract, door, identifier, chunks, expected=sum(each.members for each in sets),
+                        bound="; ".join(each.words for each in sets))  # fmt: skip
 
 
-def cross_entropy_squares() -> Proof:
-    return enumerated("cross_entropy", "squares")
-
-
-def cross_entropy_mixtures() -> Proof:
-    return enumerated("cross_entropy", "mixtures")
-
-
-def distill_loss_quadruples() -> Proof:
-    return enumerated("distill_loss", "quadruples")
-
-
-def distill_loss_vocabularies() -> Proof:
-    return enumerated("distill_loss", "vocabularies")
-
-
-def distill_loss_mixtures() -> Proof:
-    return enumerated("distill_loss", "mixtures")
+cross_entropy_grid_of_pairs = partial(enumerated, "cross_entropy", "grid_of_pairs")
+cross_entropy_triples = partial(enumerated, "cross_entropy", "triples")
+cross_entropy_squares = partial(enumerated, "cross_entropy", "squares")
+cross_entropy_mixtures = partial(enumerated, "cross_entropy", "mixtures")
+distill_loss_quadruples = partial(enumerated, "distill_loss", "quadruples")
+distill_loss_vocabularies = partial(enumerated, "distill_loss", "vocabularies")
+distill_loss_mixtures = partial(enumerated, "distill_loss", "mixtures")
+cross_entropy_pairs_by_triton = by_triton(partial(enumerated, "cross_entropy", "pairs"))
+cross_entropy_triples_by_triton = by_triton(cross_entropy_triples)
+cross_entropy_squares_by_triton = by_triton(cross_entropy_squares)
+cross_entropy_mixtures_by_triton = by_triton(cross_entropy_mixtures)
+distill_loss_quadruples_by_triton = by_triton(distill_loss_quadruples)
+distill_loss_vocabularies_by_triton = by_triton(distill_loss_vocabularies)
+distill_loss_mixtures_by_triton = by_triton(distill_loss_mixtures)
+cross_entropy_on_both = partial(on_both_devices, "cross_entropy", "CE-OB108", ("squares", "mixtures"))
+distill_loss_on_both = partial(on_both_devices, "distill_loss", "KD-OB107", ("vocabularies", "mixtures"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -14,6 +15,9 @@ import samebits
 from samebits import native
 from samebits.native.sources import source_digest
 from samebits.ops._triton.device import missing
+
+# What ARM's own processors are called; they tell a number only.
+ARM_PARTS: Final = {"0xd0c": "Neoverse-N1", "0xd40": "Neoverse-V1", "0xd49": "Neoverse-N2", "0xd4f": "Neoverse-V2"}
 
 
 def installed(package: str) -> str:
@@ -23,11 +27,6 @@ def installed(package: str) -> str:
         return "not installed"
 
 
-def provers() -> dict[str, str]:
-    """Versions of what a receipt may rest on beside the machine."""
-    return {name: installed(name) for name in ("hypothesis", "mypy", "z3-solver")}
-
-
 def processor() -> str:
     """The processor's own name."""
     information = Path("/proc/cpuinfo")
@@ -35,7 +34,16 @@ def processor() -> str:
         for line in information.read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
+            if line.startswith("CPU part"):
+                part = line.partition(":")[2].strip()
+                return ARM_PARTS.get(part, f"ARM part {part}")
     return platform.processor() or platform.machine()
+
+
+def architecture() -> str:
+    """The kind of processor, in one spelling on every system."""
+    machine = platform.machine().lower()
+    return {"x86_64": "x86-64", "amd64": "x86-64", "arm64": "aarch64"}.get(machine, machine)
 
 
 def gpu() -> str:

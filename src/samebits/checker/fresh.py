@@ -17,7 +17,9 @@ from samebits.checker.driving import Results, Setting
 from samebits.numerics.bits import format_of, numpy_bits
 from samebits.records.report import UnjudgedError
 
+# To start, and for each case; a busy machine gives a tenth of a core.
 TIMEOUT_SECONDS = 300
+SECONDS_EACH = 0.1
 
 
 def digest(results: Results) -> str:
@@ -39,15 +41,16 @@ def digests(setting: Setting, cases: Sequence[Case]) -> list[str]:
     """The digest of each case, computed by a fresh process with another hash seed."""
     request = {"function": setting.importable, "door": setting.door.name, "backend": setting.backend,
                "differentiable": setting.door.differentiable, "cases": [asdict(case) for case in cases]}  # fmt: skip
+    seconds = TIMEOUT_SECONDS + SECONDS_EACH * len(cases)
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     try:
         finished = subprocess.run(
             [sys.executable, "-m", "samebits.checker.fresh_process"], input=json.dumps(request), text=True,
-            capture_output=True, timeout=TIMEOUT_SECONDS, check=False,
+            capture_output=True, timeout=seconds, check=False,
             env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "20011"},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise UnjudgedError(f"a fresh process took more than {TIMEOUT_SECONDS} s") from None
+        raise UnjudgedError(f"a fresh process took more than {seconds:.0f} s") from None
     if finished.returncode != 0:
         last = (finished.stderr.strip().splitlines() or ["without a message"])[-1]
         raise UnjudgedError(f"a fresh process failed: {last}")

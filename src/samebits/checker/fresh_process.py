@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from samebits.checker.cases import Case
-from samebits.checker.driving import Setting, drive, everything, prepare
+from samebits.checker.driving import Setting, begin, everything
 from samebits.checker.fresh import digest
 from samebits.checker.targets import OPERATORS, find_door, import_object, positional
 
@@ -21,8 +21,7 @@ def answer(request: dict[str, Any]) -> list[str]:
     found = []
     for each in request["cases"]:
         case = Case(tuple(each["shape"]), each["recipe"], each["format"], each["seed"])
-        prepared = prepare(setting, case)
-        found.append(digest(drive(setting, prepared.arguments, prepared.cotangent, everything(door))))
+        found.append(digest(begin(setting, case, everything(door))[1]))
     return found
 
 

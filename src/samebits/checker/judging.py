@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from samebits.checker.adversary import examine
 from samebits.checker.environment import environment, unavailable
+from samebits.checker.obligations import Judgement
 from samebits.checker.outcome import Outcome, outcome
-from samebits.checker.planning import Judgement, Plan
+from samebits.checker.planning import Plan
 from samebits.checker.targets import OPERATORS, Home, import_function
 from samebits.records.report import Finding, Report, Verdict
 

@@ -44,6 +44,8 @@ class Outcome:
     """For a failure: the case that shows it."""
     inputs: int = 0
     """Inputs counted by the comparisons themselves."""
+    judged: int = 0
+    """Different cases of which something was compared; one that cannot try a promise is none."""
 
 
 def outcome(comparisons: Iterable[Compared]) -> Outcome:
@@ -75,7 +77,7 @@ def outcome(comparisons: Iterable[Compared]) -> Outcome:
         return Outcome(verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0, detail=nothing)
     used = f"worst error {share:.3f} of the bound" if share else ""
     detail = "; ".join(filter(None, [_covered(list(seen)), used, *notes]))
-    return Outcome(verdict=Verdict.HOLDS, cases=count, detail=detail, inputs=inputs)
+    return Outcome(verdict=Verdict.HOLDS, cases=count, detail=detail, inputs=inputs, judged=len(seen))
 
 
 class CaseError(Exception):

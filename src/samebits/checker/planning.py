@@ -9,44 +9,19 @@ from dataclasses import dataclass
 
 from samebits.checker.adversary import JUDGED, SECONDS, Origin, Request
 from samebits.checker.adversary.trial import parse_trial
-from samebits.checker.cases import Case, Selection, cases
-from samebits.checker.driving import Setting
-from samebits.checker.promises import Check
-from samebits.checker.properties import check_of
-from samebits.checker.targets import Home, doors, find_door, import_function
-from samebits.contracts.language import BACKENDS, PROMISES, Contract, Obligation, example_of
+from samebits.checker.cases import Selection
+from samebits.checker.obligations import Judgement, judgements, subject_name
+from samebits.checker.targets import Home, doors, find_door
+from samebits.contracts.language import BACKENDS, PROMISES
 from samebits.contracts.orders import declared_order
 from samebits.contracts.registry import Room, nearest
 
-BOTH = "cpu, triton"
 # Promises about what someone's function alone does not have.
 OPERATORS_ONLY = {
     "cache": "a KV cache", "micro": "a sum over rows that resumes", "device": "two backends", "tensor": "ranks",
     "data": "ranks", "resume": "a run that is killed", "schedule": "messages between ranks",
 }  # fmt: skip
 LONGEST_SECONDS = 86_400
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judgement:
-    """One promise of one subject on one backend, ready to be judged."""
-
-    subject: str
-    promise: str
-    """What is asked: a promise, or another predicate by name."""
-    backend: str
-    setting: Setting
-    check: Check | None
-    """What executes it; None where nothing does yet."""
-    cases: list[Case]
-    room: bool
-    obligation: str
-    mutants: dict[str, str]
-    """Planted faults: id to importable name."""
-    fault_cases: list[Case]
-    """What planted faults are tried on: the whole domain, however much a caller narrows it for the subject."""
-    command: str
-    """The command that asks for this judgement; a case's options are appended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,46 +61,16 @@ def plan_room(room: Room, *, promises: Sequence[str] | None = None, backend: str
         wanted = (promises is None or obligation.word in promises) and (
             like is None or contract.subjects[obligation.subject].door == like
         )
-        if wanted:
-            plan += plan_obligation(room, contract, identifier, obligation, backend, selection)
+        if wanted and obligation.name == "device" and backend is not None:
+            door = doors(room)[contract.subjects[obligation.subject].door]
+            reason = f"{subject_name(room, door)}: device compares both backends and only {backend} was asked for"
+            plan += Plan(judgements=(), not_asked=(reason,))
+        elif wanted:
+            plan += Plan(judgements=tuple(judgements(room, contract, identifier, backend, selection)))
     if not plan.judgements and not plan.not_asked:
         said = f" by {like!r}" if like else ""
         plan = Plan(judgements=(), not_asked=(f"{room.name}: {', '.join(promises or PROMISES)} is not promised{said}",))
     return plan
-
-
-def plan_obligation(room: Room, contract: Contract, identifier: str, obligation: Obligation, backend: str | None,
-                     selection: Selection) -> Plan:  # fmt: skip
-    subject = contract.subjects[obligation.subject]
-    door = doors(room)[subject.door]
-    name = room.name if door.name == room.name else f"{room.name}.{door.name}"
-    if obligation.name == "device":
-        if backend is not None:
-            reason = f"{name}: device compares both backends and only {backend} was asked for"
-            return Plan(judgements=(), not_asked=(reason,))
-        backends = [BOTH]
-    else:
-        backends = [each for each in subject.orders if backend in (None, each)]
-    function, judgements = import_function(subject.object), []
-    examples = [Case(*example_of(text)) for test in obligation.tests for text in contract.tests[test].examples]
-    reference = import_function(contract.equations[subject.equation].reference)
-    for each in backends:
-        orders = subject.orders["cpu" if each == BOTH else each]
-        domain = contract.domains[obligation.domain]
-        chosen, whole = (
-            [case for case in dict.fromkeys((*cases(door, domain, narrowed), *kept)) if case.format in orders]
-            for narrowed, kept in ((selection, () if selection.narrows else examples), (Selection(), examples))
-        )
-        backend_option = "" if each == BOTH else f" --backend {each}"
-        judgements.append(Judgement(
-            subject=name, promise=obligation.word, backend=each, cases=chosen, room=True, obligation=identifier,
-            check=check_of(obligation),
-            setting=Setting(function=function, door=door, backend="cpu" if each == BOTH else each, orders=orders,
-                            reference=reference, importable=subject.object),
-            mutants={mutant: contract.mutants[mutant].object for mutant in obligation.mutants}, fault_cases=whole,
-            command=f"samebits check {room.name} --like {door.name} --promise {obligation.word}{backend_option}",
-        ))  # fmt: skip
-    return Plan(judgements=tuple(judgements))
 
 
 def plan_function(origin: Origin, home: Home, *, like: str | None = None, promises: Sequence[str] | None = None,

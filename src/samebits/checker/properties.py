@@ -33,14 +33,16 @@ def _judged(setting: Setting, cases: Sequence[Case], *, predicate: Callable[...,
     for case in cases:
         made = setting.door.make(case.shape, case.recipe, case.format, case.seed)
         arguments = {name: value.to(setting.device) for name, value in made.items()}
-        inputs = Inputs(shape=case.shape, recipe=case.recipe, format=case.format, seed=case.seed)
-        before = recorder.calls
+        inputs = Inputs(shape=case.shape, recipe=case.recipe, format=case.format, seed=case.seed, ways=setting.ways)
         try:
-            difference = predicate(recorder.record(inputs, arguments), tolerance, **parameters)
+            call = recorder.record(inputs, arguments)
+            difference = predicate(call, tolerance, **parameters)
         except Exception as error:  # the function under judgement ran in there: what it raises is a finding
             raise CaseError(case, CallError(f"raised {said(error)}")) from error
-        if recorder.calls == before:
-            raise CaseError(case, CallError("was never called"))
+        if not recorder.looks:
+            raise CaseError(case, CallError("was not looked at: the predicate read no output and asked for no call"))
+        if setting.watch is not None:
+            setting.watch(case, call.output)
         yield Compared(case, difference)
 
 

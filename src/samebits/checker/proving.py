@@ -1,129 +1,152 @@
 """Makes receipts: runs obligations at levels 1 to 4 and writes down what was run, on what, with which outcome.
 
-Runs what is stale or what is asked; decides no level, which is the ladder's to compute."""
+Runs what it is asked; decides no level, which is the ladder's to compute."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
 
-from samebits.checker.cases import Case, Selection
-from samebits.checker.drawing import SPARE, distinct_rows, drawn, minimised
-from samebits.checker.environment import environment, provers, unavailable
-from samebits.checker.outcome import Outcome, outcome
-from samebits.checker.planning import Judgement, plan_obligation
-from samebits.checker.revealing import REPLAYS
+from samebits.checker.environment import unavailable
+from samebits.checker.present import RUNNING, Present
 from samebits.checker.targets import import_object
-from samebits.contracts.ladder import WHOLE, backends_of
+from samebits.checker.trying import tried
+from samebits.contracts.ladder import about, backends_of
 from samebits.contracts.language import Contract, ProofEntry
 from samebits.contracts.proof import Proof
-from samebits.contracts.receipts import Now, Receipt, expired
+from samebits.contracts.receipts import FRESH, WHOLE, Receipt, compared
 from samebits.contracts.registry import Room
-from samebits.contracts.sources import checker_digest, contract_digest, obligation_digest, source_digest, top_folder
-from samebits.numerics.replay import REPLAY_RECIPES
+from samebits.contracts.store import Store
 from samebits.records.packages import require
-from samebits.records.report import Verdict
+from samebits.records.report import UnjudgedError
 
-CHECKERS = ("samebits.checker.proving", "samebits.checker.judging", "samebits.checker.outcome")
-# Mutants meet the drawn cases in slices, so that one that dies early costs little.
-SLICE = 64
-SEED = 1
-LONGEST_DETAIL = 300
+SEED: Final = 1
+LONGEST_DETAIL: Final = 300
+# Seconds of what was never run here: a proof may take minutes, so it goes first.
+GUESSES: Final = {1: 30.0, 2: 5.0, 3: 60.0, 4: 300.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One thing to run: an obligation on a backend at a level, a proof, or the types of a whole room."""
+    """One thing to run: an obligation on a backend at a level, a proof, or the types of a whole contract."""
 
     room: Room
     level: int
     backend: str
+    """For a proof and for types: all backends that it is about."""
     obligation: str = WHOLE
     proof: str = ""
 
     def __str__(self) -> str:
         return f"{self.proof or self.obligation} level {self.level} {self.backend} ({self.room.name})"
 
+    @property
+    def entry(self) -> ProofEntry | None:
+        return self.room.contract().proofs[self.proof] if self.proof else None
+
+    @property
+    def method(self) -> str:
+        return self.entry.kind if self.entry else {1: "types", 2: "examples", 3: "draws"}[self.level]
+
+    def speaks_for(self) -> Iterator[tuple[str, str]]:
+        """Every obligation and backend that it gives a receipt for."""
+        contract, entry = self.room.contract(), self.entry
+        if entry is not None:
+            for identifier in entry.obligations:
+                for backend in backends_of(contract, identifier):
+                    if set(backend.split(", ")) <= set(entry.backends):
+                        yield identifier, backend
+        elif self.level == 1:
+            yield from ((WHOLE, backend) for backend in self.backend.split(", "))
+        else:
+            yield self.obligation, self.backend
+
+    def lacks(self) -> str:
+        """Why it cannot run here, or ""."""
+        backends = self.backend.split(", ") if self.method in RUNNING else []
+        return "; ".join(filter(None, (unavailable(each, room=True) for each in backends)))
+
 
 def tasks(room: Room, levels: Sequence[int], backend: str | None = None) -> list[Task]:
-    """Everything that can be run for a room, lowest level first."""
+    """Everything there is to run for a contract on a backend, or on all of them."""
     contract, found = room.contract(), []
     if 1 in levels:
-        found.append(Task(room=room, level=1, backend="cpu"))
-    for level in (2, 3):
-        for identifier in contract.obligations if level in levels else ():
+        found.append(Task(room=room, level=1, backend=", ".join(contract.backends)))
+    for level in sorted({2, 3} & set(levels)):
+        for identifier in contract.obligations:
             for each in backends_of(contract, identifier):
-                if backend in (None, each) or (backend == "triton" and "triton" in each):
+                if backend is None or about(each, backend):
                     found.append(Task(room=room, level=level, backend=each, obligation=identifier))
-    if 4 in levels and backend in (None, "cpu"):
-        found += [Task(room=room, level=4, backend="cpu", proof=identifier) for identifier in contract.proofs]
+    for name, entry in contract.proofs.items() if 4 in levels else ():
+        task = Task(room=room, level=4, backend=", ".join(entry.backends), proof=name)
+        if backend is None or any(about(each, backend) for _, each in task.speaks_for()):
+            found.append(task)
     return found
 
 
-def prove(task: Task, rooms: dict[str, Room], seed: int = SEED) -> list[Receipt]:
+def unproved(task: Task, receipts: Sequence[Receipt], present: Present, *, here: bool = False) -> bool:
+    """Whether something that a task would speak for has no receipt that counts; with `here`, none made here."""
+    contract = task.room.contract()
+    for identifier, backend in task.speaks_for():
+        by = _by(contract, task, identifier)
+        own = [
+            each for each in receipts
+            if (each.obligation, each.backend, each.level, each.by) == (identifier, backend, task.level, by)
+        ]  # fmt: skip
+        judged = [compared(each, present.of(each)) for each in own if each.holds]
+        if not any(each.standing == FRESH if here else each.counts for each in judged):
+            return True
+    return False
+
+
+def _by(contract: Contract, task: Task, identifier: str) -> str:
+    if task.entry is not None:
+        return task.entry.object
+    return "mypy --strict" if task.level == 1 else contract.obligations[identifier].name
+
+
+def seconds_of(task: Task, store: Store) -> float:
+    """How long a task took last time, or a guess."""
+    known = store.seconds(task.room.name)
+    contract = task.room.contract()
+    asked = [(identifier, task.level, _by(contract, task, identifier)) for identifier, _ in task.speaks_for()]
+    return next((known[each] for each in asked if each in known), GUESSES[task.level])
+
+
+def prove(task: Task, rooms: Mapping[str, Room], seed: int = SEED) -> list[Receipt]:
     """Runs one task; a proof speaks for several obligations and gives a receipt for each."""
-    lacks = [unavailable(each, room=True) for each in task.backend.split(", ")]
-    if any(lacks):
-        raise ValueError(f"{task}: could not be judged: {'; '.join(filter(None, lacks))}")
+    if lacks := task.lacks():
+        raise ValueError(f"could not be judged: {lacks}")
+    present, started = _present(tuple(rooms.items())), time.perf_counter()
     if task.level == 1:
-        return [_types(task, rooms)]
-    if task.level == 4:
-        return _proof(task, rooms)
-    return [_judged(task, rooms, seed)]
+        found = _types(task)
+    elif task.level == 4:
+        found = _proof(task)
+    else:
+        found = _tried(task, seed)
+    found["seconds"] = round(time.perf_counter() - started, 3)
+    made = []
+    for identifier, backend in task.speaks_for():
+        facts = present.facts(task.room, identifier, backend, task.method, task.entry)
+        made.append(Receipt(
+            contract=task.room.name, obligation=identifier, backend=backend, level=task.level, method=task.method,
+            by=_by(task.room.contract(), task, identifier), sources=dict(facts.sources),
+            dependencies=dict(facts.dependencies), where=dict(facts.where), **found,
+        ))  # fmt: skip
+    return made
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Present:
-    """What all receipts of a room must agree with at present; gathered once, for reading every source takes a while."""
-
-    source_digest: str
-    dependencies: dict[str, str]
-    environment: dict[str, str]
-
-
-def present(room: Room, rooms: dict[str, Room]) -> Present:
-    return Present(source_digest=source_digest(room.folder, room.package),
-                   dependencies=dependencies(room.contract(), rooms), environment=environment())  # fmt: skip
-
-
-def now(room: Room, identifier: str, facts: Present) -> Now:
-    """What a receipt of this obligation must agree with at present."""
-    contract = room.contract()
-    words = contract_digest(contract) if identifier == WHOLE else obligation_digest(contract, identifier)
-    return Now(obligation_digest=words, source_digest=facts.source_digest, dependencies=facts.dependencies,
-               environment=facts.environment)  # fmt: skip
-
-
-def dependencies(contract: Contract, rooms: dict[str, Room]) -> dict[str, str]:
-    """Every contract below this one, with one digest of its words and its source."""
-    found: dict[str, str] = {}
-    waiting = list(contract.depends_on)
-    while waiting:
-        name = waiting.pop()
-        if name in found:
-            continue
-        if name not in rooms:
-            raise ValueError(f"{contract.path}: depends_on names {name!r}, which no contract is called")
-        other = rooms[name]
-        found[name] = f"{contract_digest(other.contract())[:32]}{source_digest(other.folder, other.package)[:32]}"
-        waiting += other.contract().depends_on
-    return found
-
-
-def _receipt(task: Task, identifier: str, rooms: dict[str, Room], **facts: Any) -> Receipt:
-    facts_now = now(task.room, identifier, present(task.room, rooms))
-    return Receipt(
-        contract=task.room.name, obligation=identifier, backend=task.backend, level=task.level,
-        obligation_digest=facts_now.obligation_digest, source_digest=facts_now.source_digest,
-        dependencies=dict(facts_now.dependencies), environment={**facts_now.environment, **provers()},
-        checker_digest=checker_digest(CHECKERS), **{**facts, "detail": _short(facts["detail"])},
-    )  # fmt: skip
+@cache
+def _present(rooms: tuple[tuple[str, Room], ...]) -> Present:
+    """One for all tasks of a process: what it runs, it has imported once."""
+    return Present(dict(rooms))
 
 
 def _short(detail: str) -> str:
@@ -131,147 +154,52 @@ def _short(detail: str) -> str:
     return detail if len(detail) <= LONGEST_DETAIL else f"{detail[:LONGEST_DETAIL]} ..."
 
 
-def _types(task: Task, rooms: dict[str, Room]) -> Receipt:
-    """Strict types of the room's own modules, by mypy; a missing mypy is an error, never a pass."""
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _types(task: Task) -> dict[str, Any]:
+    """Strict types of the contract's own modules, by mypy; a missing mypy is an error, never a pass."""
     require("level 1", "mypy")
-    started = time.perf_counter()
     room = task.room
     files = sorted(room.folder.glob("*.py"))
-    root = top_folder(room.folder, room.package)
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--explicit-package-bases",
                "--namespace-packages", "--package", room.package]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "MYPYPATH": str(root)})
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "MYPYPATH": str(room.root)})
     if done.returncode not in (0, 1):
         said = " ".join((done.stderr or done.stdout).split())[-300:]
-        raise ValueError(f"{task}: could not be judged: mypy ended with {done.returncode}: {said}")
-    detail = done.stdout.strip().splitlines()
-    first = detail[-1] if done.returncode == 0 else detail[0]
-    return _receipt(task, WHOLE, rooms, method="types", by="mypy --strict", holds=done.returncode == 0,
-                    cases=len(files), detail=first, seconds=round(time.perf_counter() - started, 3))  # fmt: skip
+        raise ValueError(f"could not be judged: mypy ended with {done.returncode}: {said}")
+    holds, lines = done.returncode == 0, done.stdout.strip().splitlines()
+    return {"holds": holds, "cases": len(files), "detail": _short(lines[-1] if holds else lines[0]),
+            "result": _digest(f"types {holds}")}  # fmt: skip
 
 
-def _judged(task: Task, rooms: dict[str, Room], seed: int) -> Receipt:
-    """The obligation on its examples and written cases, or on what is drawn; then each mutant on the same."""
-    started = time.perf_counter()
-    room, contract = task.room, task.room.contract()
-    obligation, domain = (
-        contract.obligations[task.obligation],
-        contract.domains[contract.obligations[task.obligation].domain],
-    )
-    (judgement,) = plan_obligation(room, contract, task.obligation, obligation, _backend(task), Selection()).judgements
-    measured = obligation.name == "order"
-    cases, inputs = judgement.cases, len(judgement.cases)
-    if task.level == 3:
-        formats = [each for each in domain.formats if each in judgement.setting.orders]
-        formats = ["float32"] if obligation.name == "device" else formats
-        cases = drawn(domain, formats, domain.draw.inputs * SPARE, seed)
-        inputs = len(set(distinct_rows(judgement.setting.door, cases)))
-        if measured:
-            cases = [*judgement.cases, *_sizes(cases, domain.draw.inputs)]
-    result = _outcome(judgement, cases)
-    if measured:
-        inputs = result.inputs
-    killed: dict[str, str] = {}
-    if result.verdict is Verdict.HOLDS:
-        killed = {name: text for name in judgement.mutants if (text := _killed(judgement, name, cases))}
-    detail = result.detail
-    if result.verdict is Verdict.DOES_NOT_HOLD and task.level == 3 and result.case is not None and not measured:
-        small = minimised(
-            result.case, domain, lambda case: _outcome(judgement, [case]).verdict is Verdict.DOES_NOT_HOLD
-        )
-        detail = _outcome(judgement, [small]).detail
-    return _receipt(
-        task, task.obligation, rooms, method={2: "examples", 3: "draws"}[task.level], by=obligation.name,
-        holds=result.verdict is Verdict.HOLDS, seed=seed if task.level == 3 else 0, cases=result.cases, inputs=inputs,
-        classes=_classes(cases), planted=len(obligation.mutants), killed=killed, detail=detail,
-        seconds=round(time.perf_counter() - started, 3),
-    )  # fmt: skip
+def _tried(task: Task, seed: int) -> dict[str, Any]:
+    found = tried(task.room, task.obligation, task.backend, task.level, seed)
+    return {"holds": found.holds, "cases": found.cases, "calls": found.calls, "classes": found.classes,
+            "killed": found.killed, "planted": found.planted, "detail": _short(found.detail), "result": found.result,
+            "seed": seed if task.level == 3 else 0}  # fmt: skip
 
 
-def _sizes(cases: Sequence[Case], inputs: int) -> list[Case]:
-    """Of drawn cases those of another size each, as many as replay so many vectors; a sum has two terms at least.
-
-    An order is measured by probes that no recipe makes: its inputs are the vectors on which it is replayed."""
-    found: dict[tuple[str, tuple[int, ...]], Case] = {}
-    for case in cases:
-        if case.shape[1] > 1:
-            found.setdefault((case.format, case.shape[:2]), case)
-    return list(found.values())[: -(-inputs // (min(REPLAYS.values()) * len(REPLAY_RECIPES)))]
-
-
-def _backend(task: Task) -> str | None:
-    """What planning is asked for: `device` compares both."""
-    return None if ", " in task.backend else task.backend
-
-
-def _outcome(judgement: Judgement, cases: Sequence[Case]) -> Outcome:
-    if judgement.check is None:
-        raise ValueError(f"{judgement.subject}: no check for {judgement.promise!r} exists yet")
-    return outcome(judgement.check(judgement.setting, cases))
-
-
-def _killed(judgement: Judgement, mutant: str, cases: Sequence[Case]) -> str:
-    """The input that killed a mutant, or "". A crash shows nothing, and a mutant that is the subject is none."""
-    importable = judgement.mutants[mutant]
-    function = import_object(importable)
-    if function is judgement.setting.function:
-        return ""
-    planted = replace(judgement, setting=replace(judgement.setting, function=function, importable=importable))
-    remaining = iter(cases)
-    while part := list(islice(remaining, SLICE)):
-        result = _outcome(planted, part)
-        if result.raised:
-            return ""
-        if result.verdict is Verdict.DOES_NOT_HOLD:
-            return result.detail.partition(":")[0]
-    return ""
-
-
-def _classes(cases: Iterable[Case]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for case in cases:
-        found[case.recipe] = found.get(case.recipe, 0) + 1
-    return dict(sorted(found.items()))
-
-
-def _proof(task: Task, rooms: dict[str, Room]) -> list[Receipt]:
-    """One run of a proof; a receipt for each obligation it speaks for."""
-    started = time.perf_counter()
-    entry: ProofEntry = task.room.contract().proofs[task.proof]
+def _proof(task: Task) -> dict[str, Any]:
+    """One run of a proof."""
+    entry = task.entry
+    assert entry is not None  # only a proof is asked for at level 4
     shown: Proof = import_object(entry.object)()
     if not isinstance(shown, Proof) or shown.kind != entry.kind:
-        raise ValueError(f"{task}: {entry.object} gave {getattr(shown, 'kind', type(shown).__name__)!r}; "
+        raise ValueError(f"{entry.object} gave {getattr(shown, 'kind', type(shown).__name__)!r}; "
                          f"the contract says {entry.kind!r}")  # fmt: skip
-    seconds = round(time.perf_counter() - started, 3)
-    return [
-        _receipt(task, identifier, rooms, method=shown.kind, by=entry.object, holds=shown.proved, cases=shown.cases,
-                 inputs=shown.expected, planted=shown.planted,
-                 killed={f"twin {number + 1}": entry.object for number in range(shown.caught)}, bound=shown.bound,
-                 detail=str(shown), seconds=seconds)
-        for identifier in entry.obligations
-    ]  # fmt: skip
+    if shown.undecided and not shown.witness:
+        raise UnjudgedError(shown.undecided)
+    decided = f"{shown.kind} {shown.proved} {shown.cases} of {shown.expected} {shown.caught} of {shown.planted}"
+    return {"holds": shown.proved, "cases": shown.cases, "planted": shown.planted, "bound": shown.bound,
+            "killed": {f"twin {number + 1}": entry.object for number in range(shown.caught)},
+            "detail": _short(str(shown)), "result": _digest(f"{decided} {shown.digest}")}  # fmt: skip
 
 
-def stale(task: Task, receipts: Sequence[Receipt], facts: Present) -> bool:
-    """Whether a task has no valid receipt for everything it would speak for."""
-    contract = task.room.contract()
-    spoken = contract.proofs[task.proof].obligations if task.proof else [task.obligation]
-    by = contract.proofs[task.proof].object if task.proof else None
-    for identifier in spoken:
-        wanted = now(task.room, identifier, facts)
-        valid = [
-            each for each in receipts
-            if (each.obligation, each.backend, each.level) == (identifier, task.backend, task.level)
-            and by in (None, each.by) and each.holds and not expired(each, wanted)
-        ]  # fmt: skip
-        if not valid:
-            return True
-    return False
-
-
-def attempt(task: Task, rooms: dict[str, Room], seed: int) -> list[Receipt] | str:
+def attempt(task: Task, rooms: Mapping[str, Room], seed: int = SEED) -> list[Receipt] | str:
     """The receipts of a task, or in one line why it could not be judged."""
     try:
         return prove(task, rooms, seed)
-    except (ValueError, RuntimeError, ImportError) as error:
+    except (ValueError, RuntimeError, ImportError, UnjudgedError) as error:
         return f"{task}: {' '.join(str(error).split())}"

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from samebits.checker.proving import now, present
+from samebits.checker.present import Present
 from samebits.contracts.graph import graph_of
-from samebits.contracts.ladder import Standing, backends_of, level_of, standing
+from samebits.contracts.ladder import Standing, about, backends_of, level_of, standing
 from samebits.contracts.language import BACKENDS
-from samebits.contracts.receipts import Store
+from samebits.contracts.receipts import Compared, compared
 from samebits.contracts.registry import Room
+from samebits.contracts.store import Store
 from samebits.contracts.validating import validate
 
 
@@ -21,43 +22,93 @@ class ContractStanding:
     """One contract: each obligation on each backend, and what follows for the whole."""
 
     name: str
-    required: int
+    required: dict[str, int]
+    """Backend to level; only backends that the contract has."""
     standings: tuple[Standing, ...]
     levels: dict[str, int | None]
     """Backend to level."""
+    receipts: tuple[Compared, ...]
+    """Every receipt beside the present."""
+    false: tuple[str, ...] = ()
+    """Lines of the store whose content and id disagree."""
+    outdated: int = 0
+    """Lines of an older schema, which count for nothing."""
 
-    @property
-    def mutants(self) -> tuple[int, int]:
-        """(killed, planted) on the CPU, each obligation's count."""
-        own = [each for each in self.standings if each.backend == "cpu"]
-        return sum(each.killed for each in own), sum(each.mutants for each in own)
+    def on(self, backend: str) -> list[Standing]:
+        """The obligations that are about a backend."""
+        return [each for each in self.standings if about(each.backend, backend)]
 
-    @property
-    def stale(self) -> int:
-        return sum(bool(each.stale) for each in self.standings)
+    def shown_on(self, backend: str) -> list[str]:
+        """Machines on which what counts was shown."""
+        return list(dict.fromkeys(machine for each in self.on(backend) for machine in each.shown_on))
+
+    def here(self, backend: str) -> tuple[int, int]:
+        """(made on what is here, all that count)."""
+        own = self.on(backend)
+        return sum(each.here for each in own), sum(each.counted for each in own)
+
+    def stale(self, backend: str) -> dict[str, int]:
+        """What changed since receipts were made that nothing replaces, with how many of them each made stale."""
+        found: dict[str, int] = {}
+        for line in (line for each in self.on(backend) for line in each.stale):
+            for reason in line.partition(": ")[2].split("; "):
+                found[reason] = found.get(reason, 0) + 1
+        return found
+
+    def verdict(self, backend: str) -> str:
+        """holds, does not hold, could not be judged."""
+        verdicts = [each.verdict for each in self.on(backend)]
+        if self.false or "does not hold" in verdicts:
+            return "does not hold"
+        return "could not be judged" if "could not be judged" in verdicts or not verdicts else "holds"
+
+    def least(self, backend: str) -> Standing | None:
+        """The obligation that is furthest from what is required."""
+        return min(self.on(backend), key=lambda each: (not each.failed, each.level), default=None)
 
 
 def standings(rooms: Mapping[str, Room], store: Store) -> dict[str, ContractStanding]:
-    """Every room's standing. A receipt that was edited is a ReceiptError."""
-    found = {}
+    """Every contract's standing."""
+    found, present = {}, Present(rooms)
     for name, room in rooms.items():
-        contract, receipts, facts = room.contract(), store.read(name), present(room, dict(rooms))
+        contract, shelf = room.contract(), store.look(name)
+        beside = tuple(compared(each, present.of(each)) for each in shelf.receipts)
         each = tuple(
-            standing(contract, identifier, backend, receipts, now(room, identifier, facts))
+            standing(contract, identifier, backend, beside)
             for identifier in contract.obligations
             for backend in backends_of(contract, identifier)
         )
-        levels = {backend: level_of(each, backend) for backend in BACKENDS}
-        found[name] = ContractStanding(name=name, required=contract.requires_level, standings=each, levels=levels)
+        found[name] = ContractStanding(
+            name=name, required={backend: contract.required(backend) for backend in contract.backends}, standings=each,
+            levels={backend: level_of(each, backend) for backend in BACKENDS}, receipts=beside, false=shelf.false,
+            outdated=shelf.outdated,
+        )  # fmt: skip
     return found
+
+
+def shortfalls(found: Mapping[str, ContractStanding], backend: str | None = None) -> list[str]:
+    """One line for each contract and backend that does not stand where it must, with what renews it."""
+    lines = []
+    for name, each in found.items():
+        lines += [f"{name}: false: {line}" for line in each.false]
+        for on in each.required if backend is None else [backend] if backend in each.required else []:
+            verdict, least = each.verdict(on), each.least(on)
+            if verdict == "holds" or least is None:
+                continue
+            why = least.failed or least.lacks
+            stale = ", ".join(each.stale(on))
+            stale = f"; stale: {stale}" if stale else ""
+            lines.append(f"{name} on {on}: level {each.levels[on]} of {each.required[on]}: {least.obligation}: {why}"
+                         f"{stale}; renew with `samebits contract prove {name} --backend {on}`")  # fmt: skip
+    return lines
 
 
 def effective_levels(found: Mapping[str, ContractStanding], rooms: Mapping[str, Room],
                      backend: str) -> dict[str, int | None]:  # fmt: skip
     """Each contract's level with those of all it depends on."""
-    levels = {name: each.levels[backend] for name, each in found.items()}
+    levels = {name: each.levels for name, each in found.items()}
     graph = graph_of({name: rooms[name].contract() for name in found}, levels=levels)
-    return {name: graph.effective_level(name) for name in found}
+    return {name: graph.effective_level(name, backend) for name in found}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,9 +132,10 @@ def holes(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding]) -> l
             Hole(contract=name, identifier=each, what="no obligation asks for this equation")
             for each in contract.equations if each not in asked
         ]  # fmt: skip
+        broken += [Hole(contract=name, identifier="receipts", what=f"false: {line}") for line in found[name].false]
         for each in found[name].standings:
-            if each.failed:
-                broken.append(Hole(contract=name, identifier=each.obligation, what=f"{each.backend}: {each.failed}"))
-            elif each.level < contract.requires_level:
-                broken.append(Hole(contract=name, identifier=each.obligation, what=f"{each.backend}: {each.lacks}"))
+            if each.verdict != "holds":
+                stale = f"; stale: {'; '.join(each.stale)}" if each.stale else ""
+                what = f"{each.backend}: {each.verdict}: {each.failed or each.lacks}{stale}"
+                broken.append(Hole(contract=name, identifier=each.obligation, what=what))
     return broken

@@ -5,20 +5,17 @@ Prints what it is given and computes nothing."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
-from samebits.cli.console import output, print_json
-from samebits.contracts.receipts import Receipt, Store
+from samebits.cli.console import VERDICT_STYLES, output, print_json
+from samebits.contracts.receipts import WHOLE, Receipt
 
 if TYPE_CHECKING:
     from samebits.checker.standing import ContractStanding, Hole
-    from samebits.contracts.ladder import Standing
     from samebits.contracts.registry import Room
-
-LADDER = ("0 loads", "1 types", "2 falsified", "3 drawn", "4 proved")
 
 
 def _table(*headers: str) -> Table:
@@ -31,58 +28,94 @@ def _table(*headers: str) -> Table:
 def _level(level: int | None, required: int) -> Text:
     if level is None:
         return Text("-", style="dim")
-    return Text(str(level), style="green" if level >= required else "yellow" if level else "red")
+    style = "green" if level >= required else "yellow" if level else "red"
+    return Text(f"{level} of {required}", style=style)
 
 
 def print_matrix(found: Mapping[str, ContractStanding], whole: Mapping[str, Mapping[str, int | None]],
-                 obligations: bool) -> None:  # fmt: skip
-    """One line a contract; with denominators."""
-    table = _table("contract", "wants", "cpu", "with what it needs", "triton", "proved #", "drawn #", "of #",
-                   "mutants killed", "stale #", "what keeps it from more")  # fmt: skip
-    for name, each in found.items():
-        own = [one for one in each.standings if one.backend == "cpu"]
-        killed, planted = each.mutants
+                 backend: str | None, obligations: bool) -> None:  # fmt: skip
+    """One line a contract and backend: level, verdict, where it was shown, what is fresh here, what is missing."""
+    table = _table("contract", "backend", "level", "all below", "verdict", "proved #", "drawn #", "of #", "killed",
+                   "where it was shown, and what is missing")  # fmt: skip
+    rows = [(each, on) for each in found.values() for on in each.required if backend in (None, on)]
+    for each, on in rows:
+        own, required = each.on(on), each.required[on]
         table.add_row(
-            name, str(each.required), _level(each.levels["cpu"], each.required),
-            _level(whole["cpu"][name], each.required), _level(each.levels["triton"], each.required),
-            str(sum(one.level >= 4 for one in own)),
-            str(sum(one.level == 3 for one in own)), str(len(own)), f"{killed} of {planted}", str(each.stale),
-            Text(_least(own), style="dim"),
+            each.name, on, _level(each.levels[on], required), _level(whole[on][each.name], required),
+            Text(each.verdict(on), style=VERDICT_STYLES[each.verdict(on)]), str(sum(one.level >= 4 for one in own)),
+            str(sum(one.level == 3 for one in own)), str(len(own)),
+            f"{sum(one.killed for one in own)} of {sum(one.mutants for one in own)}",
+            Text("; ".join(filter(None, [_shown(each, on), _missing(each, on)])), style="dim"),
         )  # fmt: skip
     output().print(table)
+    for line in (line for each in found.values() for line in each.false):
+        output().print(Text(f"false: {line}", style="bold red"))
     if obligations:
         _print_obligations(found)
-    levels = [each.levels["cpu"] or 0 for each in found.values()]
-    counted = ", ".join(f"{levels.count(level)} at {LADDER[level]}" for level in range(4, -1, -1) if level in levels)
-    output().print(f"\n{len(found)} contracts on the CPU: {counted}")
+    verdicts = [each.verdict(on) for each, on in rows]
+    counted_verdicts = ", ".join(f"{verdicts.count(word)} {word}" for word in VERDICT_STYLES if word in verdicts)
+    output().print(f"\n{len(found)} contracts, {len(rows)} with their backends: {counted_verdicts}")
 
 
-def _least(own: Sequence[Standing]) -> str:
-    """What the lowest obligation lacks."""
-    lowest = min(own, key=lambda one: one.level, default=None)
-    return f"{lowest.obligation} {lowest.word}: {lowest.lacks}" if lowest is not None and lowest.lacks else ""
+def _shown(each: ContractStanding, backend: str) -> str:
+    """ "shown on x86-64 (Intel Xeon) and NVIDIA H200; here: 12 of 40 fresh"."""
+    here, counted = each.here(backend)
+    machines = each.shown_on(backend)
+    named = " and ".join(filter(None, [", ".join(machines[:-1]), *machines[-1:]]))
+    return f"shown on {named}; here: {here} of {counted} fresh" if machines else ""
+
+
+def _missing(each: ContractStanding, backend: str) -> str:
+    """What the lowest obligation lacks, and what changed since."""
+    lowest = each.least(backend)
+    short = lowest is not None and lowest.verdict != "holds"
+    lacks = f"{lowest.obligation} {lowest.word}: {lowest.failed or lowest.lacks}" if lowest and short else ""
+    stale = ", ".join(f"{reason} ({count})" for reason, count in each.stale(backend).items())
+    old = f"{each.outdated} of an older schema" if each.outdated else ""
+    return "; ".join(filter(None, [lacks, f"stale: {stale}" if stale else "", old]))
+
+
+def status_document(each: ContractStanding, whole: Mapping[str, Mapping[str, int | None]]) -> dict[str, Any]:
+    """All that status knows of a contract, for --json."""
+    backends = {
+        on: {"level": each.levels[on], "required": each.required[on], "with_dependencies": whole[on][each.name],
+             "verdict": each.verdict(on), "shown_on": each.shown_on(on), "fresh_here": each.here(on)[0],
+             "counted": each.here(on)[1], "stale": each.stale(on)}
+        for on in each.required
+    }  # fmt: skip
+    obligations = [
+        {"id": one.obligation, "asks": one.word, "backend": one.backend, "level": one.level, "required": one.required,
+         "verdict": one.verdict, "lacks": one.lacks, "failed": one.failed, "stale": list(one.stale),
+         "proofs": list(one.proofs), "shown_on": list(one.shown_on), "calls": one.calls}
+        for one in each.standings
+    ]  # fmt: skip
+    receipts = [{"receipt": str(one.receipt), "id": one.receipt.identity, "standing": one.standing,
+                 "reasons": list(one.reasons)} for one in each.receipts]  # fmt: skip
+    return {"levels": each.levels, "backends": backends, "obligations": obligations, "receipts": receipts,
+            "false": list(each.false), "outdated": each.outdated}  # fmt: skip
 
 
 def _print_obligations(found: Mapping[str, ContractStanding]) -> None:
-    table = _table("obligation", "asks", "backend", "level", "inputs #", "mutants", "proofs, or what is missing")
+    table = _table("obligation", "asks", "backend", "level", "calls #", "mutants", "proofs, or what is missing")
     for each in found.values():
         for one in each.standings:
-            why = one.failed or "; ".join(one.stale) or "; ".join(one.proofs) or one.lacks
-            table.add_row(one.obligation, one.word, one.backend, _level(one.level, each.required), str(one.inputs),
-                          f"{one.killed} of {one.mutants}", Text(why, style="dim"))  # fmt: skip
+            why = one.failed or "; ".join(one.stale) or (one.level < one.required and one.lacks)
+            table.add_row(one.obligation, one.word, one.backend, _level(one.level, one.required), str(one.calls),
+                          f"{one.killed} of {one.mutants}",
+                          Text(why or "; ".join(one.proofs) or one.lacks, style="dim"))  # fmt: skip
     output().print()
     output().print(table)
 
 
 def print_receipts(made: Sequence[Receipt], ran: int, errors: Sequence[str]) -> None:
     """What a run of `prove` gave."""
-    table = _table("obligation", "level", "by", "backend", "verdict", "cases #", "inputs #", "mutants", "seconds #")
+    table = _table("obligation", "level", "by", "backend", "verdict", "cases #", "calls #", "mutants", "seconds #")
     for each in made:
         verdict = "holds" if each.holds else "does not hold"
-        name = each.obligation if each.obligation != "*" else each.contract
+        name = each.obligation if each.obligation != WHOLE else each.contract
         killed = f"{len(each.killed)} of {each.planted}" if each.planted else ""
         table.add_row(name, str(each.level), each.method, each.backend,
-                      Text(verdict, style="green" if each.holds else "bold red"), str(each.cases), str(each.inputs),
+                      Text(verdict, style="green" if each.holds else "bold red"), str(each.cases), str(each.calls),
                       killed, f"{each.seconds:.1f}")  # fmt: skip
     if made:
         output().print(table)
@@ -94,21 +127,27 @@ def print_receipts(made: Sequence[Receipt], ran: int, errors: Sequence[str]) -> 
             output().print(Text(f"{each.obligation}: {survived} survived level {each.level}", style="bold red"))
     for error in errors:
         output().print(Text(error, style="yellow"))
-    output().print(f"\n{ran} run, {len(made)} receipts, {len(errors)} could not be judged")
+    wrong = sum(not each.holds for each in made)
+    # One run of a proof, or of mypy, speaks for several obligations.
+    runs = {(each.contract, each.level, each.by, each.obligation if each.level in (2, 3) else "", each.seconds)
+            for each in made}  # fmt: skip
+    seconds = sum(run[-1] for run in runs)
+    machines = f" on {', '.join(dict.fromkeys(each.machine for each in made))}" if made else ""
+    output().print(f"\n{ran} run, {len(made)} receipts{machines}, {wrong} do not hold, "
+                   f"{len(errors)} could not be judged, {seconds:.0f} s of work")  # fmt: skip
 
 
-def print_mutants(rooms: Mapping[str, Room], store: Store, as_json: bool) -> int:
-    """Every mutant of the registry, what it is, and the input that killed it. Exit code: 0 if all are dead."""
+def print_mutants(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding], as_json: bool) -> int:
+    """Every mutant and the input that killed it, by receipts that count. Exit code: 0 if all are dead."""
     rows = []
     for name, room in rooms.items():
-        contract, killers = room.contract(), dict[tuple[str, str], Receipt]()
-        for receipt in store.read(name):
-            killers |= {(receipt.obligation, mutant): receipt for mutant in receipt.killed}
+        contract, killers = room.contract(), dict[tuple[str, str], str]()
+        for receipt in (each.receipt for each in found[name].receipts if each.counts):
+            killers |= {(receipt.obligation, mutant): text for mutant, text in receipt.killed.items()}
         for identifier, obligation in contract.obligations.items():
             for mutant in obligation.mutants:
-                found = killers.get((identifier, mutant))
                 rows.append((mutant, contract.mutants[mutant].object.rpartition(":")[2], identifier, obligation.word,
-                             found.killed[mutant] if found else ""))  # fmt: skip
+                             killers.get((identifier, mutant), "")))  # fmt: skip
     alive = sum(not row[-1] for row in rows)
     kinds = {row[0] for row in rows}
     if as_json:
@@ -117,7 +156,7 @@ def print_mutants(rooms: Mapping[str, Room], store: Store, as_json: bool) -> int
         return 1 if alive else 0
     table = _table("mutant", "fault", "obligation", "asks", "killed by")
     for row in rows:
-        table.add_row(*row[:-1], row[-1] or Text("alive, or never run", style="bold red"))
+        table.add_row(*row[:-1], row[-1] or Text("alive, or never run by what counts", style="bold red"))
     output().print(table)
     output().print(f"\n{len(kinds)} mutants, {len(rows)} times asked for; killed {len(rows) - alive} of {len(rows)}")
     return 1 if alive else 0
@@ -131,7 +170,7 @@ def print_holes(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding]
     )
     for name, room in rooms.items():
         contract = room.contract()
-        good = sum(one.level >= contract.requires_level for one in found[name].standings)
+        good = sum(one.verdict == "holds" for one in found[name].standings)
         table.add_row(name, *map(str, (len(contract.refs), len(contract.equations), len(contract.obligations),
                       len(contract.tests), len(contract.subjects), len(contract.proofs))),
                       f"{good} of {len(found[name].standings)}")  # fmt: skip

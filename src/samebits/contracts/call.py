@@ -4,9 +4,10 @@ Only a Recorder makes one, by calling the function; a predicate judges these and
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from samebits.contracts.door import Arguments, Function
 
 _KEY = object()
+Way = TypeVar("Way")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,17 +26,25 @@ class Inputs:
     recipe: str
     format: str
     seed: int
+    ways: int | None = None
+    """Of the options that a predicate tries on each call, how many this one meets; None: all of them."""
 
 
 class Call:
     """One recorded call."""
 
-    __slots__ = ("_recorder", "arguments", "inputs", "output")
+    __slots__ = ("_output", "_recorder", "arguments", "inputs")
 
     def __init__(self, key: object, recorder: Recorder, inputs: Inputs, arguments: Arguments, output: Tensor) -> None:
         if key is not _KEY:
             raise TypeError("a Call is made by a Recorder, out of a call that happened; numbers cannot be handed in")
-        self._recorder, self.inputs, self.arguments, self.output = recorder, inputs, arguments, output
+        self._recorder, self.inputs, self.arguments, self._output = recorder, inputs, arguments, output
+
+    @property
+    def output(self) -> Tensor:
+        """What came out; that somebody looked is counted, for a predicate that looks at nothing judges nothing."""
+        self._recorder.looks += 1
+        return self._output
 
     @property
     def format(self) -> str:
@@ -48,6 +58,12 @@ class Call:
     def reference(self) -> Callable[..., Any]:
         """The contract's equation in float64."""
         return self._recorder.reference
+
+    def some_of(self, ways: Sequence[Way]) -> Sequence[Way]:
+        """The options to try on this call: all, or as many as it is to meet, another few for each input."""
+        if self.inputs.ways is None or self.inputs.ways >= len(ways):
+            return ways
+        return random.Random(str(self.inputs)).sample(ways, self.inputs.ways)
 
     def sum_error(self, terms: int) -> float:
         """Error of a sum of so many terms in the declared order, relative to the sum of their magnitudes."""
@@ -85,10 +101,13 @@ class Recorder:
         self.function, self.backend, self.reference = function, backend, reference
         self.sum_error, self.differentiable = sum_error, tuple(differentiable)
         self.calls = 0
+        self.looks = 0
+        """How often an output was looked at, or another call asked for."""
 
     def run(self, arguments: Arguments, options: Mapping[str, Any], *, gradients: bool = False) -> Tensor:
         """One call, counted."""
         self.calls += 1
+        self.looks += 1
         with torch.set_grad_enabled(gradients):
             output = self.function(*arguments.values(), **options)
         if not isinstance(output, Tensor):
@@ -98,4 +117,5 @@ class Recorder:
     def record(self, inputs: Inputs, arguments: Arguments) -> Call:
         """A call that a predicate can judge."""
         output = self.run({name: value.clone() for name, value in arguments.items()}, {})
+        self.looks = 0
         return Call(_KEY, self, inputs, arguments, output)

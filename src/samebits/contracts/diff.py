@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from samebits.contracts.language import Contract, Domain, Obligation, Subject, Test, Tolerance
+from samebits.contracts.language import BACKENDS, Contract, Domain, Obligation, Subject, Test, Tolerance
 
 KINDS: Final = ("breaking", "addition", "text")
 """From the heaviest: each needs another part of the version to grow."""
@@ -110,7 +110,9 @@ def _head(old: Contract, new: Contract) -> Iterator[Change]:
     name = old.contract
     yield from _other(name, "contract", old.contract, new.contract)
     yield from _other(name, "prefix", old.prefix, new.prefix)
-    yield from _amount(name, "requires_level", old.requires_level, new.requires_level)
+    for backend in BACKENDS:
+        said = "requires_level" if old.backends == new.backends == [backend] else f"requires_level on {backend}"
+        yield from _amount(name, said, old.required(backend), new.required(backend))
     yield from _set(name, "dependencies", old.depends_on, new.depends_on)
     for key in ("flush_to_zero", "tf32", "atomics"):
         before, after = getattr(old.numerics, key), getattr(new.numerics, key)
@@ -148,7 +150,7 @@ def _domain(name: str, old: Domain, new: Domain) -> Iterator[Change]:
     for key in ("shapes", "recipes", "formats", "seeds"):
         yield from _set(name, key, getattr(old, key), getattr(new, key))
     yield from _set(name, "draw.recipes", old.draw.recipes, new.draw.recipes)
-    yield from _amount(name, "draw.inputs", old.draw.inputs, new.draw.inputs)
+    yield from _amount(name, "draw.calls", old.draw.calls, new.draw.calls)
     before, after = old.draw.axes(), new.draw.axes()
     if len(before) != len(after):
         yield _change("breaking", name, "draw.sizes", old.draw.sizes, new.draw.sizes)
@@ -213,6 +215,7 @@ def _proof(name: str, old: Any, new: Any) -> Iterator[Change]:
     for key in ("kind", "object"):
         yield from _other(name, key, getattr(old, key), getattr(new, key))
     yield from _set(name, "obligations", old.obligations, new.obligations)
+    yield from _set(name, "backends", old.backends, new.backends)
 
 
 _ENTRIES: Final = {

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,11 +24,33 @@ from samebits.contracts.predicates import PREDICATES
 from samebits.contracts.proof import Proof
 from samebits.numerics.bits import compare, numpy_bits
 
-BACKEND = "cpu"
-"""Enumerations run where every machine can repeat them."""
+DEVICES = {"cpu": "cpu", "triton": "cuda"}
+_backend: ContextVar[str] = ContextVar("backend", default="cpu")
+"""Where enumerations run: on the CPU, which every machine has, unless a proof is about Triton's kernels."""
 
 # What one obligation says of one call: what is wrong, or "".
 Judge: TypeAlias = Callable[[Call], str]
+
+
+def backend() -> str:
+    """The backend whose code is enumerated now."""
+    return _backend.get()
+
+
+def by_triton(proof: Callable[..., Proof], **parameters: Any) -> Callable[[], Proof]:
+    """The same proof about Triton's kernels, which needs a GPU: its members and what judges them lie there."""
+
+    def proved() -> Proof:
+        if not torch.cuda.is_available():
+            raise ValueError("could not be judged: the kernels run on a CUDA GPU and none is visible")
+        token = _backend.set("triton")
+        try:
+            shown = proof(**parameters)
+        finally:
+            _backend.reset(token)
+        return replace(shown, bound=f"{shown.bound}, on {torch.cuda.get_device_name()}")
+
+    return proved
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +80,44 @@ def enumerated(contract: Contract, door: Door, chunks: Callable[[], Iterator[Chu
                  witness=witness, digest=said.hexdigest())  # fmt: skip
 
 
+def same_on_both(contract: Contract, door: Door, identifier: str, chunks: Callable[[], Iterator[Chunk]], *,
+                 expected: int, bound: str) -> Proof:  # fmt: skip
+    """The promise `device` for every member: the CPU's bits, forward and backward, are those of the GPU."""
+    if not torch.cuda.is_available():
+        raise ValueError("could not be judged: CPU and CUDA are compared and no CUDA GPU is visible")
+    obligation, said = contract.obligations[identifier], hashlib.sha256()
+    record = partial(_recorder, contract, door, obligation.subject)
+    cases, witness = _both_walks(record(contract.subjects[obligation.subject].object), chunks(), said.update)
+    caught = 0
+    for mutant in obligation.mutants if not witness else ():
+        caught += bool(_both_walks(record(contract.mutants[mutant].object), chunks(), lambda _: None)[1])
+    return Proof(kind="enumeration", bound=f"{bound}, on the CPU and on {torch.cuda.get_device_name()}", cases=cases,
+                 expected=expected, planted=len(obligation.mutants), caught=caught, witness=witness,
+                 digest=said.hexdigest())  # fmt: skip
+
+
+def _both_walks(recorder: Recorder, chunks: Iterable[Chunk], digest: Callable[[bytes], None]) -> tuple[int, str]:
+    """(members seen, the first difference between the two)."""
+    cases = 0
+    for number, chunk in enumerate(chunks):
+        sides: list[dict[str, Tensor]] = []
+        for device in DEVICES.values():
+            given = {name: value.to(device) for name, value in chunk.arguments.items()}
+            inputs = Inputs(shape=(chunk.members,), recipe="enumerated", format=chunk.format, seed=number)
+            call = recorder.record(inputs, given)
+            # A cotangent that both sides have, bit for bit: the outputs are compared first.
+            dy = sides[0]["output"].to(device).nan_to_num() + 0.5 if sides else call.output.nan_to_num() + 0.5
+            gradients = call.gradients(dy) if recorder.differentiable else {}
+            sides.append({name: value.cpu() for name, value in {"output": call.output, **gradients}.items()})
+        for name, value in sides[0].items():
+            differs = compare(value, sides[1][name])
+            if differs is not None:
+                return cases, f"chunk {number}: {name}: CPU against CUDA: {differs}"
+            digest(numpy_bits(value.contiguous()).tobytes())
+        cases += chunk.members
+    return cases, ""
+
+
 def predicate_of(contract: Contract, identifier: str) -> Judge:
     """The obligation's own predicate, with its tolerance and parameters."""
     obligation = contract.obligations[identifier]
@@ -67,8 +128,10 @@ def predicate_of(contract: Contract, identifier: str) -> Judge:
 def within_its_bound(door: Door, call: Call) -> str:
     """The promise `accuracy` on one call: output and gradients within the door's derived bounds."""
     dy = torch.ones_like(call.output)
-    bounds = door.exact(call.arguments, dy, call.sum_error)
+    # What is exact is computed on the CPU, whose float64 functions are known.
+    bounds = door.exact({name: value.cpu() for name, value in call.arguments.items()}, dy.cpu(), call.sum_error)
     found = {"output": call.output, **(call.gradients(dy) if door.differentiable else {})}
+    found = {name: value.cpu() for name, value in found.items()}
     for name, bounded in bounds.items():
         wrong = ~(torch.where(bounded.allowed.isinf(), 0.0, (found[name].double() - bounded.exact).abs())
                   <= bounded.allowed)  # fmt: skip
@@ -101,8 +164,9 @@ def _walk(recorder: Recorder, chunks: Iterable[Chunk], judges: Mapping[str, Judg
     for number, chunk in enumerate(chunks):
         shape = tuple(next(iter(chunk.arguments.values())).shape)
         inputs = Inputs(shape=shape, recipe="enumerated", format=chunk.format, seed=number)
-        call = recorder.record(inputs, chunk.arguments)
-        output = call.output.contiguous()
+        device = DEVICES[recorder.backend]
+        call = recorder.record(inputs, {name: value.to(device) for name, value in chunk.arguments.items()})
+        output = call.output.contiguous().cpu()
         digest(numpy_bits(output).tobytes() if output.is_floating_point() else output.numpy().tobytes())
         for identifier, judge in judges.items():
             wrong = judge(call)
@@ -113,10 +177,10 @@ def _walk(recorder: Recorder, chunks: Iterable[Chunk], judges: Mapping[str, Judg
 
 
 def _recorder(contract: Contract, door: Door, subject: str, object: str) -> Recorder:
-    orders = contract.subjects[subject].orders[BACKEND]
+    orders = contract.subjects[subject].orders[backend()]
     named = (*door.row_arguments, *door.shared_arguments) if door.differentiable else ()
     return Recorder(
-        _imported(object), backend=BACKEND,
+        _imported(object), backend=backend(),
         reference=_imported(contract.equations[contract.subjects[subject].equation].reference),
         sum_error=lambda format, terms: sum_error(orders[format], terms),
         differentiable=[name for name in named if name not in door.without_gradient],

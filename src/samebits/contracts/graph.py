@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +25,10 @@ class Node:
     kind: str
     """Either "bound", where there is a file, or "planned"."""
     depends_on: tuple[str, ...]
-    level: int | None = None
-    """Reached; None where nothing has been judged."""
-    required: int = 0
+    levels: Mapping[str, int | None] = field(default_factory=dict)
+    """Backend to the level reached; None where nothing is about it."""
+    required: Mapping[str, int] = field(default_factory=dict)
+    """Backend to the level it must reach."""
     obligations: int = 0
     mutants: int = 0
     proofs: int = 0
@@ -43,7 +44,9 @@ class Node:
         if self.failed:
             return "does not hold"
         # Too little evidence is no failure, and no pass either.
-        return "holds" if self.level is not None and self.level >= self.required else "could not be judged"
+        reached = [(self.levels.get(backend), required) for backend, required in self.required.items()]
+        holds = reached and all(level is not None and level >= required for level, required in reached)
+        return "holds" if holds else "could not be judged"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,22 +62,24 @@ class Dangling:
         return f"{self.path or self.name}:{self.line}: {self.name} depends on {self.wanted!r}, which is no contract"
 
 
-def node_of(contract: Contract, *, level: int | None = None, stale: bool = False, failed: bool = False) -> Node:
-    """The node of a loaded contract; the level is the ladder's to say."""
+def node_of(contract: Contract, *, levels: Mapping[str, int | None] | None = None, stale: bool = False,
+            failed: bool = False) -> Node:  # fmt: skip
+    """The node of a loaded contract; its levels are the ladder's to say."""
     return Node(
-        name=contract.contract, kind="bound", depends_on=tuple(contract.depends_on), level=level,
-        required=contract.requires_level, obligations=len(contract.obligations), mutants=len(contract.mutants),
-        proofs=len(contract.proofs), stale=stale, failed=failed, path=contract.path,
+        name=contract.contract, kind="bound", depends_on=tuple(contract.depends_on),
+        levels=levels or {}, required={each: contract.required(each) for each in contract.backends},
+        obligations=len(contract.obligations), mutants=len(contract.mutants), proofs=len(contract.proofs), stale=stale,
+        failed=failed, path=contract.path,
     )  # fmt: skip
 
 
-def graph_of(contracts: Mapping[str, Contract], *, levels: Mapping[str, int | None] | None = None,
+def graph_of(contracts: Mapping[str, Contract], *, levels: Mapping[str, Mapping[str, int | None]] | None = None,
              stale: Iterable[str] = (), failed: Iterable[str] = (),
              planned: Mapping[str, Sequence[str]] | None = None) -> Graph:  # fmt: skip
     """The graph of loaded contracts and of those only planned, unless a file has replaced them."""
     known, expired, wrong = levels or {}, set(stale), set(failed)
     nodes = [
-        node_of(each, level=known.get(name), stale=name in expired, failed=name in wrong)
+        node_of(each, levels=known.get(name), stale=name in expired, failed=name in wrong)
         for name, each in contracts.items()
     ]
     for name, depends_on in (planned or {}).items():
@@ -143,9 +148,9 @@ class Graph:
         """All that a contract rests on, at whatever distance, foundations first."""
         return self._reached(name, self.below)
 
-    def effective_level(self, name: str) -> int | None:
+    def effective_level(self, name: str, backend: str) -> int | None:
         """The lowest level of a contract and of all that it rests on; None where one of them was not judged."""
-        levels = [self.nodes[each].level for each in (name, *self.dependencies(name))]
+        levels = [self.nodes[each].levels.get(backend) for each in (name, *self.dependencies(name))]
         judged = [level for level in levels if level is not None]
         return min(judged) if len(judged) == len(levels) else None
 

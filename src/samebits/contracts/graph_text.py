@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from samebits.contracts.graph import SCHEMA, Graph, Node
@@ -23,7 +24,7 @@ def as_text(graph: Graph) -> str:
     for name in sorted(graph.nodes) if cycles else graph.order():
         node = graph.nodes[name]
         below = f"rests on {', '.join(node.depends_on)}" if node.depends_on else "rests on nothing"
-        lines.append(f"{name:<{width}}  {standing(node):<26}  {below}".rstrip())
+        lines.append(f"{name:<{width}}  {standing(node):<34}  {below}".rstrip())
     lines += [f"cycle: {' -> '.join(cycle)}" for cycle in cycles]
     lines += [str(each) for each in graph.dangling()]
     bound = sum(node.kind == "bound" for node in graph.nodes.values())
@@ -35,8 +36,15 @@ def standing(node: Node) -> str:
     """How far a contract got, in a few words."""
     if node.kind == "planned":
         return "planned"
-    level = f"not judged, needs {node.required}" if node.level is None else f"level {node.level} of {node.required}"
-    return f"{level}{', stale' if node.stale else ''}"
+    if all(node.levels.get(backend) is None for backend in node.required):
+        return f"not judged, needs {' and '.join(sorted({str(level) for level in node.required.values()}))}"
+    return f"{levels_said(node.levels, node.required)}{', stale' if node.stale else ''}"
+
+
+def levels_said(levels: Mapping[str, int | None], required: Mapping[str, int]) -> str:
+    """ "cpu 3 of 4, triton 2 of 3"."""
+    shown = ((backend, levels.get(backend), wanted) for backend, wanted in required.items())
+    return ", ".join(f"{backend} {0 if level is None else level} of {wanted}" for backend, level, wanted in shown)
 
 
 def as_mermaid(graph: Graph) -> str:
@@ -80,8 +88,8 @@ def as_dict(graph: Graph) -> dict[str, Any]:
         "contracts": [
             {
                 "name": name, "kind": node.kind, "depends_on": list(node.depends_on), "dependents": graph.above(name),
-                "level": node.level, "required": node.required, "verdict": node.verdict, "stale": node.stale,
-                "obligations": node.obligations, "mutants": node.mutants, "proofs": node.proofs,
+                "levels": dict(node.levels), "required": dict(node.required), "verdict": node.verdict,
+                "stale": node.stale, "obligations": node.obligations, "mutants": node.mutants, "proofs": node.proofs,
             }
             for name, node in graph.nodes.items()
         ],

@@ -1,7 +1,8 @@
 """Proofs about whole numbers, for all sizes at once: Z3 must find no counterexample, and must find that of every twin.
 
 Knows no kernel. A claim states itself on unknowns (samebits.contracts.symbolic); its twin is the same statement with a
-planted fault. Assumptions that contradict each other, an answer `unknown` and a timeout prove nothing."""
+planted fault. Assumptions that contradict each other prove nothing; an answer `unknown`, which a timeout gives too, is
+neither a proof nor a refutation."""
 
 from __future__ import annotations
 
@@ -73,26 +74,24 @@ def queries(claims: Sequence[Claim]) -> str:
 
 
 def prove(claims: Sequence[Claim], *, bound: str, timeout: float = TIMEOUT_SECONDS) -> Proof:
-    """Every claim decided, every twin refuted; the witness is the first claim or twin of which that is not so."""
+    """Every claim decided, every twin refuted; the witness is the first claim or twin of which the contrary is so."""
     decided = refuted = 0
-    witness, texts = "", []
+    witness, undecided, texts = "", "", []
     for claim in claims:
         asked = _ask(claim, timeout)
         texts.append(_text(asked))
-        for query in asked[:2]:
-            if (answer := query.answer()) != query.hoped:
+        answers = [query.answer() for query in asked]
+        decided += answers[:2] == ["sat", "unsat"]
+        refuted += answers[2] == "sat"
+        for query, answer in zip(asked, answers, strict=True):
+            if answer == "unknown":
+                undecided = undecided or f"{query.name}: {_said(query, answer)}"
+            elif answer != query.hoped:
                 witness = witness or f"{query.name}: {_said(query, answer)}"
-                break
-        else:
-            decided += 1
-        answer = asked[2].answer()
-        refuted += answer == "sat"
-        if answer != "sat":
-            witness = witness or f"{asked[2].name}: {_said(asked[2], answer)}"
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     return Proof(
         kind="integers", bound=bound, cases=decided, expected=len(claims), planted=len(claims), caught=refuted,
-        witness=witness, digest=digest,
+        witness=witness, undecided=undecided, digest=digest,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""The ladder: the level of each obligation, computed from receipts and from nothing else.
+"""The ladder: the level of each obligation on each backend, computed from receipts and from nothing else.
 
-0 the contract loads, 1 types, 2 falsification, 3 property tests, 4 bounded proof; each stands on those below. No
-evidence is "could not be judged", never a pass."""
+0 the contract loads, 1 types, 2 falsification, 3 property tests, 4 bounded proof; each stands on those below. A receipt
+counts while its sources are those that lie here, wherever it was made. No evidence is "could not be judged"."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from samebits.contracts.language import Contract
-from samebits.contracts.receipts import Now, Receipt, expired
+from samebits.contracts.receipts import ANYWHERE, FRESH, STALE, WHOLE, Compared, Receipt, machine_words
 
 HIGHEST = 4
-WHOLE = "*"
-"""In place of an obligation: a receipt about the room as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,17 +22,31 @@ class Standing:
     word: str
     backend: str
     level: int
+    required: int
     lacks: str
     """Why the next level is not reached."""
     failed: str = ""
-    """A receipt, still valid, says that it does not hold."""
+    """A receipt that counts says that it does not hold."""
     stale: tuple[str, ...] = ()
-    """Receipts that expired, each with its reason."""
+    """Receipts that no longer count, each with what changed."""
     proofs: tuple[str, ...] = ()
-    """At level 4: each proof's kind and bound."""
-    inputs: int = 0
+    """Each proof that counts, by kind and bound."""
+    shown_on: tuple[str, ...] = ()
+    """Machines whose receipts count."""
+    here: int = 0
+    """Receipts that count and were made on what is here."""
+    counted: int = 0
+    """Receipts that count."""
+    calls: int = 0
     killed: int = 0
     mutants: int = 0
+
+    @property
+    def verdict(self) -> str:
+        """The one vocabulary of status, graph and audit."""
+        if self.failed:
+            return "does not hold"
+        return "holds" if self.level >= self.required else "could not be judged"
 
 
 def backends_of(contract: Contract, identifier: str) -> list[str]:
@@ -44,74 +56,103 @@ def backends_of(contract: Contract, identifier: str) -> list[str]:
     return [", ".join(listed)] if obligation.name == "device" else listed
 
 
-def standing(contract: Contract, identifier: str, backend: str, receipts: Sequence[Receipt], now: Now) -> Standing:
+def about(backend: str, wanted: str) -> bool:
+    """Whether evidence on `backend` is about `wanted`: what compares the CPU with a GPU is about the GPU."""
+    return backend == wanted or (wanted != "cpu" and wanted in backend.split(", "))
+
+
+def backend_asked(backend: str) -> str:
+    """The backend whose required level an obligation on `backend` has to reach."""
+    return backend.rpartition(", ")[2]
+
+
+def standing(contract: Contract, identifier: str, backend: str, receipts: Sequence[Compared]) -> Standing:
     """The level of one obligation on one backend."""
     obligation = contract.obligations[identifier]
-    relevant = [
-        each for each in receipts
-        if each.obligation in (identifier, WHOLE) and (each.backend == backend or each.obligation == WHOLE)
-    ]  # fmt: skip
-    valid: list[Receipt] = []
-    stale: list[str] = []
-    for receipt in relevant:
-        # A receipt about the whole room is not tied to one obligation's words.
-        facts = now if receipt.obligation == identifier else _whole(receipt, now)
-        reason = expired(receipt, facts)
-        if reason:
-            stale.append(f"level {receipt.level}: {reason}")
-        else:
-            valid.append(receipt)
-    failed = next((f"level {each.level}: {each.detail}" for each in valid if not each.holds), "")
+    relevant = [each for each in receipts if _speaks(each.receipt, identifier, backend)]
+    valid = [each.receipt for each in relevant if each.counts]
     level, lacks = 0, ""
     for wanted in range(1, HIGHEST + 1):
-        lacks = _lack(contract, identifier, wanted, [each for each in valid if each.level == wanted])
+        lacks = _lack(contract, identifier, backend, wanted, [each for each in valid if each.level == wanted])
         if lacks:
             break
         level = wanted
-    drawn = [each for each in valid if each.level == 3]
-    proofs = tuple(f"{each.method}: {each.bound}" for each in valid if each.level == HIGHEST and each.holds)
-    killed = {mutant for each in valid for mutant in each.killed}
+    own = [each for each in valid if each.obligation == identifier]
+    machines = [machine_words(each.where) for each in own if each.machine != ANYWHERE]
+    killed = {mutant for each in own for mutant in each.killed}
     return Standing(
-        obligation=identifier, word=obligation.word, backend=backend, level=level, lacks=lacks, failed=failed,
-        stale=tuple(stale), proofs=proofs, inputs=max((each.inputs for each in drawn), default=0),
+        obligation=identifier, word=obligation.word, backend=backend, level=level,
+        required=contract.required(backend_asked(backend)), lacks=lacks,
+        failed=next((f"level {each.level} on {each.machine}: {each.detail}" for each in own if not each.holds), ""),
+        stale=_stale(relevant), shown_on=tuple(dict.fromkeys(machines)), counted=len(own),
+        here=sum(each.standing == FRESH and each.receipt.obligation == identifier for each in relevant),
+        proofs=tuple(f"{each.method}: {each.bound}" for each in own if each.level == HIGHEST and each.holds),
+        calls=max((each.calls for each in own if each.level == 3), default=0),
         killed=len(killed & set(obligation.mutants)), mutants=len(obligation.mutants),
     )  # fmt: skip
 
 
-def _whole(receipt: Receipt, now: Now) -> Now:
-    return Now(
-        obligation_digest=receipt.obligation_digest, source_digest=now.source_digest,
-        dependencies=receipt.dependencies, environment={**now.environment, **receipt.environment},
+def _speaks(receipt: Receipt, identifier: str, backend: str) -> bool:
+    if receipt.obligation == WHOLE:
+        return receipt.backend == backend_asked(backend)
+    return receipt.obligation == identifier and receipt.backend == backend
+
+
+def _stale(receipts: Sequence[Compared]) -> tuple[str, ...]:
+    """What no longer counts, where nothing that counts says the same."""
+    said = {each.receipt.key[:5] for each in receipts if each.counts}
+    return tuple(
+        f"level {each.receipt.level} ({each.receipt.machine}): {'; '.join(each.reasons)}" for each in receipts
+        if each.standing == STALE and each.receipt.key[:5] not in said
     )  # fmt: skip
 
 
-def _lack(contract: Contract, identifier: str, level: int, receipts: Sequence[Receipt]) -> str:
-    """What is missing for a level, given its valid receipts, or ""."""
-    obligation = contract.obligations[identifier]
-    good = [each for each in receipts if each.holds]
-    if not good:
-        return f"level {level}: {'does not hold' if receipts else 'no receipt'}"
-    if level in (2, 3):
-        receipt = good[-1]
-        alive = [mutant for mutant in obligation.mutants if mutant not in receipt.killed]
-        if alive:
-            return f"level {level}: {', '.join(alive)} not killed"
+def _lack(contract: Contract, identifier: str, backend: str, level: int, receipts: Sequence[Receipt]) -> str:
+    """What is missing for a level, given its receipts that count, or ""."""
+    if level == HIGHEST:
+        return _unproved(contract, identifier, backend, receipts)
+    if not receipts:
+        return f"level {level}: no receipt that counts"
+    lacks = [_short_of(contract, identifier, each) for each in receipts]
+    # What one machine showed does not mend what another refuted.
+    refuted = [lack for each, lack in zip(receipts, lacks, strict=True) if not each.holds]
+    return refuted[0] if refuted else min(lacks, key=len)
+
+
+def _short_of(contract: Contract, identifier: str, receipt: Receipt) -> str:
+    obligation, level = contract.obligations[identifier], receipt.level
+    if not receipt.holds:
+        return f"level {level}: does not hold"
+    if level == 1:
+        return ""
+    alive = [mutant for mutant in obligation.mutants if mutant not in receipt.killed]
+    if alive:
+        return f"level {level}: {', '.join(alive)} not killed"
     if level == 3:
         draw = contract.domains[obligation.domain].draw
-        if receipt.inputs < draw.inputs:
-            return f"level 3: {receipt.inputs} distinct inputs of {draw.inputs}"
+        if receipt.calls < draw.calls:
+            return f"level 3: {receipt.calls} calls of {draw.calls}"
         missed = [recipe for recipe in draw.recipes if not receipt.classes.get(recipe)]
         if missed and obligation.name != "order":
             return f"level 3: {', '.join(missed)} never drawn"
     return ""
 
 
+def _unproved(contract: Contract, identifier: str, backend: str, receipts: Sequence[Receipt]) -> str:
+    """Every proof that the contract declares for the obligation on the backend, each proved; none is not enough."""
+    declared = contract.proofs_of(identifier, backend)
+    if not declared:
+        return f"level 4: no proof is declared for {backend}"
+    for name, entry in declared.items():
+        own = [each for each in receipts if (each.method, each.by) == (entry.kind, entry.object)]
+        if not own:
+            return f"level 4: {name} has no receipt that counts"
+        if not all(each.holds for each in own):
+            return f"level 4: {name} does not hold"
+    return ""
+
+
 def level_of(standings: Sequence[Standing], backend: str) -> int | None:
     """A contract's level on a backend: the least of its obligations. None: nothing is about that backend."""
-    levels = [each.level for each in standings if _about(each.backend, backend)]
+    levels = [each.level for each in standings if about(each.backend, backend)]
     return min(levels) if levels else None
-
-
-def _about(backend: str, wanted: str) -> bool:
-    """What compares the CPU with a GPU is evidence about the GPU."""
-    return backend == wanted or (wanted != "cpu" and wanted in backend.split(", "))

@@ -67,8 +67,8 @@ class Draw:
     sizes: list[str]
     """One an axis: "1..40" or "16, 32, 64"."""
     recipes: list[str]
-    inputs: int
-    """Distinct inputs at least. An input is a row with what it shares."""
+    calls: int
+    """Calls of the subject at least, each on a case that no other call has."""
 
     def axes(self) -> list[Sequence[int]]:
         """For each axis the sizes it may have."""
@@ -141,6 +141,8 @@ class ProofEntry:
 
     obligations: list[str]
     kind: str
+    backends: list[str]
+    """Whose code it is about; it says nothing about another's."""
     object: str
 
 
@@ -167,7 +169,8 @@ class Document:
     contract: str
     prefix: str
     version: str
-    requires_level: int
+    requires_level: int | dict[str, int]
+    """One level for every backend that the contract has, or one for each of them."""
     refs: list[Reference]
     depends_on: list[str] = field(default_factory=list)
     numerics: Numerics
@@ -186,6 +189,25 @@ class Contract(Document):
     """One file, loaded and checked."""
 
     path: Path
+
+    @property
+    def backends(self) -> list[str]:
+        """The backends that any of its subjects has."""
+        return [each for each in BACKENDS if any(each in subject.orders for subject in self.subjects.values())]
+
+    def required(self, backend: str) -> int:
+        """The level it asks for on a backend; 0 where it has nothing on that backend."""
+        if backend not in self.backends:
+            return 0
+        return self.requires_level if isinstance(self.requires_level, int) else self.requires_level[backend]
+
+    def proofs_of(self, identifier: str, backend: str) -> dict[str, ProofEntry]:
+        """Every proof declared for an obligation on a backend, or on all of several that it compares."""
+        wanted = set(backend.split(", "))
+        return {
+            name: entry for name, entry in self.proofs.items()
+            if identifier in entry.obligations and wanted <= set(entry.backends)
+        }  # fmt: skip
 
 
 _EXAMPLE = re.compile(r"(?P<shape>[0-9]+(?:x[0-9]+)*) (?P<recipe>\w+) (?P<format>\w+) seed (?P<seed>[0-9]+)", re.ASCII)

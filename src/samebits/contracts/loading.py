@@ -18,6 +18,7 @@ from samebits.contracts.language import (
     Document,
     Domain,
     Obligation,
+    ProofEntry,
     Tolerance,
     example_of,
 )
@@ -33,7 +34,7 @@ IDS: Final = {"equations": "EQ", "subjects": "S", "domains": "D", "obligations":
 BOUNDS: Final = ("order", "sum", "dot", "sum1", "softmax", "lse", "rms", "rope", "kl", "slerp", "store", "stat")
 """Bounds that follow from the order or the formats, never from a guess."""
 DEMANDED: Final = 10_000
-"""Distinct inputs that level 3 asks for."""
+"""Calls on distinct cases that level 3 asks for."""
 MOST_AXES: Final = 8
 """A draw lists every size of every axis, so a file must not name axes without end."""
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
@@ -90,8 +91,13 @@ class _Checker:
         ):
             value = getattr(contract, key)
             expect(key, re.fullmatch(pattern, value) is not None, f"{key} must look like {allowed}, got {value!r}")
-        expect("requires_level", 0 <= contract.requires_level <= 4,
-               f"requires_level is {contract.requires_level}; allowed: 0 to 4")  # fmt: skip
+        required = contract.requires_level
+        levels = [required] if isinstance(required, int) else list(required.values())
+        expect("requires_level", all(0 <= level <= 4 for level in levels),
+               f"requires_level is {_shown(required)}; allowed: 0 to 4")  # fmt: skip
+        expect("requires_level", isinstance(required, int) or set(required) == set(contract.backends),
+               f"requires_level is {_shown(required)}; allowed: a level for each of {', '.join(contract.backends)}",
+        )  # fmt: skip
         expect("depends_on", len(set(contract.depends_on)) == len(contract.depends_on), "depends_on names one twice")
         for name in contract.depends_on:
             expect("depends_on", re.fullmatch(r"[a-z][a-z0-9_]*", name) is not None, f"depends_on: {name!r} is no name")
@@ -151,8 +157,8 @@ class _Checker:
                 raise place.fail(f"shape {shape} does not fit {len(axes)} sizes of at least 1")
         if not all(0 <= seed < 2**31 for seed in domain.seeds):
             raise place.fail(f"seeds are {domain.seeds}; allowed: 0 to 2^31-1")
-        if domain.draw.inputs < DEMANDED:
-            raise place.fail(f"draw.inputs is {domain.draw.inputs}; level 3 asks for {DEMANDED} at least")
+        if domain.draw.calls < DEMANDED:
+            raise place.fail(f"draw.calls is {domain.draw.calls}; level 3 asks for {DEMANDED} at least")
 
     def _obligation(self, identifier: str, obligation: Obligation) -> None:
         place = self._place("obligations", identifier)
@@ -205,13 +211,34 @@ class _Checker:
             self._object(proof.object, place)
             for obligation in proof.obligations:
                 self._refer("obligations", obligation, place)
+            self._proof_backends(proof, place)
             self.used.add(identifier)
+
+    def _proof_backends(self, proof: ProofEntry, place: Place) -> None:
+        """A proof speaks for backends that all its obligations are about; an artifact is what Triton compiled."""
+        for backend in proof.backends:
+            self._one_of("backend", backend, BACKENDS, place)
+        if len(set(proof.backends)) < len(proof.backends):
+            raise place.fail(f"backends is {', '.join(proof.backends)}; allowed: each once")
+        if proof.kind == "artifact" and proof.backends != ["triton"]:
+            raise place.fail(f"backends of an artifact is {', '.join(proof.backends)}; allowed: triton")
+        for obligation in proof.obligations:
+            orders = self.contract.subjects[self.contract.obligations[obligation].subject].orders
+            for backend in proof.backends:
+                if backend not in orders:
+                    raise place.fail(f"{obligation} has no backend {backend!r}; allowed: {', '.join(orders)}")
 
     def _everything_is_used(self) -> None:
         for section in ("equations", "subjects", "domains", "tests", "mutants"):
             for identifier in getattr(self.contract, section):
                 if identifier not in self.used:
                     raise self._place(section, identifier).fail("is never used")
+
+
+def _shown(required: int | dict[str, int]) -> str:
+    if isinstance(required, int):
+        return str(required)
+    return ", ".join(f"{backend} {level}" for backend, level in required.items())
 
 
 def _check_tolerance(tolerance: Tolerance, place: Place) -> None:

@@ -28,6 +28,8 @@ class Proof:
     """Twins that were refuted."""
     witness: str = ""
     """The first thing that does not hold; empty where everything does."""
+    undecided: str = ""
+    """Why neither answer was found, where that is so: a solver gave up. Neither a proof nor a refutation."""
     digest: str = ""
     """SHA-256 of what was decided: the queries' text, the trees, the artifacts."""
 
@@ -38,11 +40,13 @@ class Proof:
     @property
     def proved(self) -> bool:
         complete = self.cases == self.expected >= 1
-        return complete and not self.witness and self.caught == self.planted >= 1
+        return complete and not self.witness and not self.undecided and self.caught == self.planted >= 1
 
     def __str__(self) -> str:
         if self.proved:
             return f"proved for {self.bound}: {self.cases} of {self.expected}, {self.caught} twins refuted"
         if self.witness:
             return f"does not hold: {self.witness}"
+        if self.undecided:
+            return f"could not be judged: {self.undecided}"
         return f"not proved: {self.cases} of {self.expected} cases, {self.caught} of {self.planted} twins refuted"

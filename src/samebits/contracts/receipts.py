@@ -1,18 +1,18 @@
-"""Receipts: what was run, on what, with which outcome; and the files they are kept in, one line each.
+"""Receipts: what was run, on what, with which outcome, and how one compares with what lies here now.
 
-A receipt speaks for one obligation on one backend at one level. It expires with the contract, the source or the machine
-it names; its id is the hash of its content, so that an edited one is refused. Runs nothing."""
+A receipt speaks for one obligation on one backend at one level, shown on one kind of machine. It names by digest all
+that decides its verdict. Its id is the hash of its content, so that an edited one is noticed; its `result` is what a
+replay must give again bit for bit, so that an invented one is noticed too. Runs nothing."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-SCHEMA: Final = "samebits.receipt/1"
+SCHEMA: Final = "samebits.receipt/2"
 METHODS: Final = {
     1: ("types",),
     2: ("examples",),
@@ -20,10 +20,34 @@ METHODS: Final = {
     4: ("enumeration", "integers", "order", "dag", "artifact"),
 }
 """What may stand behind each level."""
+WHOLE: Final = "*"
+"""In place of an obligation: a receipt about all of a contract's code."""
+
+FRESH, ELSEWHERE, STALE, FALSE = "fresh here", "shown elsewhere", "stale", "false"
+"""How a receipt compares with the present; the first two count."""
+
+SOURCES: Final = {
+    "kernel": "the code of the kernel",
+    "headers": "shared C++ or thread code",
+    "flags": "the compiler's flags",
+    "generator": "the generator of inputs",
+    "promise": "the check, its reference or its planted faults",
+    "checker": "the checker",
+    "contract": "the contract's words",
+}
+"""Digests that void a receipt where they differ, in words."""
+ANYWHERE: Final = "any machine"
 
 
-class ReceiptError(ValueError):
-    """A receipt that cannot be believed: file, line, why."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What decides a verdict, as far as it concerns one receipt: sources by digest, and where it was run."""
+
+    sources: Mapping[str, str]
+    dependencies: Mapping[str, str]
+    """Each contract this one depends on, transitively, with the digest of its words and its code."""
+    where: Mapping[str, str]
+    """Machine, versions, compiler and library."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,17 +63,16 @@ class Receipt:
     by: str
     """What was executed: the predicate, or the proof's import path."""
     holds: bool
-    obligation_digest: str
-    source_digest: str
-    checker_digest: str
+    sources: dict[str, str]
     dependencies: dict[str, str]
-    """Each contract this one depends on, transitively, with the digest of its words and its source."""
-    environment: dict[str, str]
+    where: dict[str, str]
+    result: str
+    """SHA-256 of what a replay must give again: cases and their outputs, or what the proof decided."""
     seed: int = 0
     cases: int = 0
     """Comparisons made."""
-    inputs: int = 0
-    """Distinct inputs, by hash."""
+    calls: int = 0
+    """Calls of the subject on distinct cases."""
     classes: dict[str, int] = field(default_factory=dict)
     """Cases by recipe."""
     planted: int = 0
@@ -67,91 +90,76 @@ class Receipt:
             raise ValueError(f"level {self.level} is not shown by {self.method!r}; allowed: {allowed}")
 
     @property
-    def key(self) -> tuple[str, str, str, int, str]:
-        """What it speaks about; a newer receipt with the same key takes its place."""
-        return self.contract, self.obligation, self.backend, self.level, f"{self.method} {self.by}"
+    def machine(self) -> str:
+        """The kind of machine it was shown on."""
+        return machine_class(self.where)
+
+    @property
+    def key(self) -> tuple[str, str, str, int, str, str]:
+        """What it speaks about and where; a newer receipt with the same key takes its place."""
+        return self.contract, self.obligation, self.backend, self.level, f"{self.method} {self.by}", self.machine
 
     @property
     def identity(self) -> str:
         text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Now:
-    """What receipts of an obligation are held against: the same facts, as they are at present."""
-
-    obligation_digest: str
-    source_digest: str
-    dependencies: Mapping[str, str]
-    environment: Mapping[str, str]
+    def __str__(self) -> str:
+        name = self.obligation if self.obligation != WHOLE else f"{self.contract} types"
+        by = f" by {self.by.rpartition(':')[2]}" if self.level == 4 else ""
+        return f"{name} level {self.level}{by} on {self.backend} ({self.machine})"
 
 
-# A receipt made on a device that is not here cannot differ from it: it speaks for that device alone.
-MACHINE: Final = {"cpu": ("processor", "torch", "instruction sets"), "triton": ("gpu", "torch", "triton")}
+def machine_class(where: Mapping[str, str]) -> str:
+    """ "x86-64", "NVIDIA H200", both, or "any machine" where no machine decides."""
+    kinds = [where["architecture"]] if "architecture" in where else []
+    kinds += [where["gpu"].partition(" (")[0]] if "gpu" in where else []
+    return " and ".join(kinds) or ANYWHERE
 
 
-def expired(receipt: Receipt, now: Now) -> str:
-    """Why a receipt no longer speaks, or ""."""
-    if receipt.obligation_digest != now.obligation_digest:
-        return "the contract has changed since"
-    if receipt.source_digest != now.source_digest:
-        return "the source has changed since"
-    if receipt.dependencies != dict(now.dependencies):
-        names = {**receipt.dependencies, **now.dependencies}
-        changed = [name for name in names if receipt.dependencies.get(name) != now.dependencies.get(name)]
-        return f"{', '.join(changed)} has changed since, on which it depends"
-    backends = receipt.backend.split(", ")
-    if "triton" in backends and now.environment.get("gpu") == "none":
-        return ""
-    for backend in backends:
-        for key in MACHINE[backend]:
-            if receipt.environment.get(key) != now.environment.get(key):
-                return f"made with {key} {receipt.environment.get(key)!r}, here it is {now.environment.get(key)!r}"
-    return ""
+def machine_words(where: Mapping[str, str]) -> str:
+    """The kind of machine with its processor: "x86-64 (Intel Xeon)"."""
+    processor = f" ({where['processor']})" if where.get("processor") else ""
+    kinds = [f"{where['architecture']}{processor}"] if "architecture" in where else []
+    kinds += [where["gpu"].partition(" (")[0]] if "gpu" in where else []
+    return " and ".join(kinds) or ANYWHERE
 
 
-class Store:
-    """A folder with one file a contract. Appending replaces the line that spoke about the same thing."""
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A receipt beside the present."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    receipt: Receipt
+    standing: str
+    """One of the four words above."""
+    reasons: tuple[str, ...] = ()
 
-    def read(self, contract: str) -> list[Receipt]:
-        """Every receipt of a contract; none where nothing was run. An edited line is a ReceiptError."""
-        path = self.folder / f"{contract}.jsonl"
-        if not path.is_file():
-            return []
-        return [_parsed(line, path, number) for number, line in enumerate(path.read_text().splitlines(), 1) if line]
+    @property
+    def counts(self) -> bool:
+        return self.standing in (FRESH, ELSEWHERE)
 
-    def write(self, receipts: Iterable[Receipt]) -> None:
-        """Adds receipts, file by file; each file is replaced in one step."""
-        by_contract: dict[str, list[Receipt]] = {}
-        for receipt in receipts:
-            by_contract.setdefault(receipt.contract, []).append(receipt)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for contract, added in by_contract.items():
-            kept = {receipt.key: receipt for receipt in (*self.read(contract), *added)}
-            lines = [
-                json.dumps({"id": receipt.identity, **asdict(receipt)}, sort_keys=True)
-                for _, receipt in sorted(kept.items())
-            ]
-            path = self.folder / f"{contract}.jsonl"
-            beside = path.with_suffix(".new")
-            beside.write_text("\n".join(lines) + "\n")
-            beside.replace(path)
+    def __str__(self) -> str:
+        why = f": {'; '.join(self.reasons)}" if self.reasons else ""
+        return f"{self.receipt}: {self.standing}{why}"
 
 
-def _parsed(line: str, path: Path, number: int) -> Receipt:
-    where = f"{path}:{number}"
-    try:
-        document: dict[str, Any] = json.loads(line)
-        stated = document.pop("id")
-        receipt = Receipt(**document)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ReceiptError(f"{where}: no receipt: {' '.join(str(error).split())}") from error
-    if receipt.schema != SCHEMA:
-        raise ReceiptError(f"{where}: schema is {receipt.schema!r}; allowed: {SCHEMA}")
-    if receipt.identity != stated:
-        raise ReceiptError(f"{where}: {receipt.obligation}: content and id disagree; a receipt is made, never edited")
-    return receipt
+def compared(receipt: Receipt, now: Facts | None) -> Compared:
+    """How a receipt stands; None for `now` where its contract asks for no such thing any more."""
+    if now is None:
+        return Compared(receipt, STALE, ("the contract names no such obligation or proof",))
+    changed = [
+        f"{name}: {words} changed" for name, words in SOURCES.items()
+        if receipt.sources.get(name) != now.sources.get(name)
+    ]  # fmt: skip
+    names = {**receipt.dependencies, **now.dependencies}
+    changed += [
+        f"dependencies: {name} changed" for name in names
+        if receipt.dependencies.get(name) != now.dependencies.get(name)
+    ]  # fmt: skip
+    if changed:
+        return Compared(receipt, STALE, tuple(changed))
+    other = tuple(
+        f"{name} {receipt.where.get(name, 'none')} there, {now.where.get(name, 'none')} here"
+        for name in {**receipt.where, **now.where} if receipt.where.get(name) != now.where.get(name)
+    )  # fmt: skip
+    return Compared(receipt, ELSEWHERE if other else FRESH, other)

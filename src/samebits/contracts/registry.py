@@ -23,6 +23,11 @@ class Room:
     folder: Path
     package: str
 
+    @property
+    def root(self) -> Path:
+        """The folder in which the top-level package lies."""
+        return self.folder.parents[self.package.count(".")]
+
     def contract(self) -> Contract:
         """The room's contract, loaded and checked; a ContractError says what is wrong with it."""
         return _loaded(self.folder / CONTRACT_FILE)

@@ -48,7 +48,7 @@ domains:
     draw:
       sizes: []  # one text an axis: "1..33" or "16, 32"
       recipes: [normal, wide, cancelling]
-      inputs: 10000
+      calls: 10000
 obligations:
   $prefix-OB1:
     subject: $prefix-S1

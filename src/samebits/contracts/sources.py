@@ -1,106 +1,134 @@
-"""What a receipt is tied to: the source of a room with all it imports and includes, and the contract's own words.
+"""What evidence is tied to: the files that a function, a check or a proof reaches, by backend, and a contract's words.
 
-Python imports are followed by their text, C++ by its quoted includes; nothing is executed. One changed line anywhere in
-there is another digest."""
+Python imports are followed by their text, C++ by its quoted includes; nothing is executed. What only the other backend
+runs is left out, so that a changed C++ file voids nothing of Triton's, nor a Triton file anything of the CPU's."""
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
-import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
-from importlib.util import resolve_name
 from pathlib import Path
+from typing import Final
 
 from samebits.contracts.language import Contract
+from samebits.contracts.source_text import CPP, PYTHON, absolute, source_text
 
-_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-SOURCES = (".py", ".cpp", ".h")
-
-
-def source_digest(folder: Path, package: str) -> str:
-    """SHA-256 of every file that a room consists of or reaches, by path and content."""
-    whole = hashlib.sha256()
-    root = top_folder(folder, package)
-    for file in sorted(reached(folder, package)):
-        name = file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name
-        whole.update(f"{name} {_content(file, file.stat().st_mtime_ns)}\n".encode())
-    return whole.hexdigest()
+CONTRACT_FILE: Final = "contract.yaml"
+KERNELS: Final = ("cpu_kernel.py", "triton_kernel.py")
+# Names of files and folders that only one backend runs.
+_CPU_FOLDERS, _TRITON_FOLDERS = ("_cpu", "native"), ("_triton",)
+_CPU_NAMES, _TRITON_NAMES = ("cpu_",), ("triton_", "emit_triton", "launch_table")
 
 
-@cache
-def _content(file: Path, modified: int) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def reached(folder: Path, package: str) -> set[Path]:
-    """The room's own files and, transitively, what of the same top-level package they import or include."""
-    root = top_folder(folder, package)
-    waiting = [file for file in sorted(folder.iterdir()) if file.suffix in SOURCES]
-    found: set[Path] = set()
-    while waiting:
-        file = waiting.pop()
-        if file in found:
-            continue
-        found.add(file)
-        waiting += _neighbours(file, file.stat().st_mtime_ns, root, package.partition(".")[0])
-    return found
-
-
-def top_folder(folder: Path, package: str) -> Path:
-    """The folder in which the room's top-level package lies."""
-    return folder.parents[package.count(".")] if "." in package else folder.parent
+def only_of(file: Path) -> str:
+    """The backend that alone runs a file, or ""."""
+    if file.suffix in CPP or file.parent.name in _CPU_FOLDERS or file.name.startswith(_CPU_NAMES):
+        return "cpu"
+    if file.parent.name in _TRITON_FOLDERS or file.name.startswith(_TRITON_NAMES):
+        return "triton"
+    return ""
 
 
 @cache
-def _neighbours(file: Path, modified: int, root: Path, top: str) -> list[Path]:
-    if file.suffix == ".py":
-        return list(_imported(file, root, top))
-    text = file.read_text()
-    places = (file.parent, root / top, root / top / "native" / "include")
-    named = [place / name for name in _INCLUDE.findall(text) for place in places]
-    return [path for path in named if path.is_file()]
+def has_contract(folder: Path) -> bool:
+    return (folder / CONTRACT_FILE).is_file()
 
 
-def _imported(file: Path, root: Path, top: str) -> Iterator[Path]:
-    package = ".".join(file.relative_to(root).with_suffix("").parts[:-1])
-    for node in ast.walk(ast.parse(file.read_text())):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module or ""
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        for name in names:
-            if name.partition(".")[0] == top:
-                yield from _module(root, name)
+class Tree:
+    """Top-level packages by the folder each lies in: within these, imports are followed. Reads each file once."""
+
+    def __init__(self, packages: Mapping[str, Path]) -> None:
+        self.packages = dict(packages)
+        self._names: dict[Path, list[Path]] = {}
+
+    def reached(self, modules: Iterable[str], backends: Iterable[str], *, within: Callable[[Path], bool] = bool,
+                without: frozenset[Path] = frozenset()) -> set[Path]:  # fmt: skip
+        """The files of these modules and all that they import or include, for these backends.
+
+        `within` says which files are entered; what is in `without` is neither entered nor returned."""
+        kept = {"", *backends}
+        waiting = [file for name in modules for file in self.module(name)]
+        found: set[Path] = set()
+        while waiting:
+            file = waiting.pop()
+            if file in found or file in without or only_of(file) not in kept or not within(file):
+                continue
+            found.add(file)
+            if file not in self._names:
+                self._names[file] = list(self._neighbours(file))
+            waiting += self._names[file]
+        return found
+
+    def module(self, name: str) -> Iterator[Path]:
+        """The file of "package.module", or of "package:name": the module of that name, or else the package itself."""
+        base, _, attribute = name.partition(":")
+        top = base.partition(".")[0]
+        if top not in self.packages:
+            return
+        place = self.packages[top].joinpath(*base.split("."))
+        inner = place / attribute
+        if attribute and inner.with_suffix(".py").is_file():
+            yield inner.with_suffix(".py")
+        elif attribute and (inner / "__init__.py").is_file():
+            yield inner / "__init__.py"
+        elif place.with_suffix(".py").is_file():
+            yield place.with_suffix(".py")
+        # A top-level package only hands on what lies in it.
+        elif base != top and (place / "__init__.py").is_file():
+            yield place / "__init__.py"
+
+    def _neighbours(self, file: Path) -> Iterator[Path]:
+        root = next((each for each in self.packages.values() if file.is_relative_to(each)), file.parent)
+        named = source_text(file).names
+        if file.suffix in PYTHON:
+            parts = file.relative_to(root).with_suffix("").parts
+            for name in named:
+                yield from self.module(absolute(name, ".".join(parts[:-1])))
+            yield from _kernels_beside(file)
+            return
+        top = root / file.relative_to(root).parts[0]
+        for place in (file.parent, top, top / "native" / "include"):
+            yield from (place / name for name in named if (place / name).is_file())
+
+    def digest(self, files: Iterable[Path]) -> str:
+        """One digest of files, by place and by what each says."""
+        lines = []
+        for file in files:
+            root = next((each for each in self.packages.values() if file.is_relative_to(each)), file.parent)
+            lines.append(f"{file.relative_to(root).as_posix()} {source_text(file).digest}")
+        return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
-def _module(root: Path, name: str) -> Iterator[Path]:
-    """The file of a module. A package's own `__init__` counts only where it is the room's door."""
-    place = root.joinpath(*name.split("."))
-    if place.with_suffix(".py").is_file():
-        yield place.with_suffix(".py")
-    elif (place / "contract.yaml").is_file():
-        yield from (file for file in sorted(place.iterdir()) if file.suffix in SOURCES)
+def _kernels_beside(file: Path) -> Iterator[Path]:
+    """What is loaded by name: an operator's kernels when it is first called, and what the CPU's were compiled from."""
+    if file.name == "__init__.py" and has_contract(file.parent):
+        yield from (beside for beside in map(file.with_name, KERNELS) if beside.is_file())
+    elif file.name == "cpu_kernel.py":
+        yield from sorted(file.parent.glob("*.cpp"))
+
+
+def compiled_by_all(package: Path) -> list[Path]:
+    """C++ that is compiled into the library and belongs to no contract: headers, threads, elementary functions."""
+    return sorted(
+        file for suffix in CPP for file in package.glob(f"**/*{suffix}") if not has_contract(file.parent)
+    )  # fmt: skip
 
 
 def contract_digest(contract: Contract) -> str:
     """SHA-256 of the whole contract, by content: comments and layout do not matter."""
     document = asdict(contract)
     del document["path"]
-    return _canonical(document)
+    return canonical(document)
 
 
 def obligation_digest(contract: Contract, identifier: str) -> str:
     """SHA-256 of one obligation and of everything in the contract that it rests on."""
     obligation = contract.obligations[identifier]
     subject = contract.subjects[obligation.subject]
-    return _canonical({
+    return canonical({
         "numerics": asdict(contract.numerics), "obligation": asdict(obligation), "subject": asdict(subject),
         "equation": asdict(contract.equations[subject.equation]), "domain": asdict(contract.domains[obligation.domain]),
         "tests": {name: asdict(contract.tests[name]) for name in obligation.tests},
@@ -108,17 +136,7 @@ def obligation_digest(contract: Contract, identifier: str) -> str:
     })  # fmt: skip
 
 
-def _canonical(document: object) -> str:
+def canonical(document: object) -> str:
+    """SHA-256 of a document of plain values."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def checker_digest(modules: tuple[str, ...]) -> str:
-    """SHA-256 of the named modules' files: what executed the check."""
-    whole = hashlib.sha256()
-    for name in modules:
-        file = getattr(sys.modules[name], "__file__", None)
-        if file is None:
-            raise ValueError(f"{name} has no file; a receipt needs the source of its checker")
-        whole.update(f"{name} {_content(Path(file), Path(file).stat().st_mtime_ns)}\n".encode())
-    return whole.hexdigest()

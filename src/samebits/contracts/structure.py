@@ -84,9 +84,11 @@ def _missing(kind: type, value: Located) -> Iterator[str]:
 def _value(kind: Any, value: Any, place: Place) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is types.UnionType:
-        # None stands for "left out", never for a value.
-        (kind,) = (each for each in inner if each is not type(None))
-        return _value(kind, value, place)
+        # None stands for "left out", never for a value; of two kinds one is a mapping, and the value tells which.
+        kinds = [each for each in inner if each is not type(None)]
+        if len(kinds) > 1:
+            kinds = [each for each in kinds if (get_origin(each) is dict) == isinstance(value, Located)]
+        return _value(kinds[0], value, place)
     if origin is list:
         if not isinstance(value, list) or not value:
             raise place.fail(f"must be a non-empty list, got {_shown(value)}")

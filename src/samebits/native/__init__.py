@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from samebits.native.sources import build_digest as digest_of_build
 from samebits.native.sources import source_digest
 
 LIBRARY_NAME = "libsamebits.so"
@@ -34,14 +35,16 @@ def library() -> ctypes.CDLL:
     """The loaded library. One built from other sources than those lying beside it is refused."""
     path = _library_path()
     loaded = ctypes.CDLL(str(path))
-    for name in ("last_error", "source_digest", "compiler", "instruction_sets"):
-        getattr(loaded, f"samebits_{name}").restype = ctypes.c_char_p
+    # First: an older library may lack what is asked of it below.
+    loaded.samebits_source_digest.restype = ctypes.c_char_p
     built_from = loaded.samebits_source_digest().decode()
     lying_here = source_digest()
     if lying_here is not None and lying_here != built_from:
         raise NativeError(
             f"{path} was built from sources {built_from[:12]}, here lie {lying_here[:12]}; run `{BUILD_COMMAND}`"
         )
+    for name in ("last_error", "build_digest", "compiler", "instruction_sets"):
+        getattr(loaded, f"samebits_{name}").restype = ctypes.c_char_p
     return loaded
 
 
@@ -57,6 +60,12 @@ def compiler() -> str:
     """The compiler and the flags that decide bits."""
     text: bytes = library().samebits_compiler()
     return text.decode()
+
+
+def build_digest() -> str:
+    """SHA-256 of the flags and the CMakeLists.txt that lie here, or of those that the library was built with."""
+    built: bytes = library().samebits_build_digest()
+    return digest_of_build() or built.decode()
 
 
 def library_digests() -> tuple[str, str]:

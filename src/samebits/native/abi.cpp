@@ -22,6 +22,8 @@ SAMEBITS_EXPORT const char* samebits_last_error() { return samebits::last_error.
 
 SAMEBITS_EXPORT const char* samebits_source_digest() { return SAMEBITS_SOURCE_DIGEST; }
 
+SAMEBITS_EXPORT const char* samebits_build_digest() { return SAMEBITS_BUILD_DIGEST; }
+
 SAMEBITS_EXPORT const char* samebits_compiler() { return SAMEBITS_COMPILER; }
 
 // The instruction sets this CPU and its operating system can run, widest last.

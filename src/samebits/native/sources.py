@@ -52,6 +52,18 @@ def source_digest() -> str | None:
     return digest.hexdigest()
 
 
+def build_digest(project: Path = PACKAGE.parent.parent) -> str | None:
+    """SHA-256 of how the library is built: the flags above and CMakeLists.txt without comments and layout.
+
+    None where the package was installed without it; the library says what it was built with."""
+    recipe = project / "CMakeLists.txt"
+    if not recipe.is_file():
+        return None
+    lines = (" ".join(line.split()) for line in recipe.read_text().splitlines())
+    told = [line for line in lines if line and not line.startswith("#")]
+    return hashlib.sha256(repr((BIT_FLAGS, INSTRUCTION_SETS, told)).encode()).hexdigest()
+
+
 def cmake_lists() -> str:
     """The lists above as CMake variables, so that flags and globs are written down once."""
 
@@ -63,6 +75,7 @@ def cmake_lists() -> str:
         f'set(SAMEBITS_KERNELS "{joined(kernel_sources())}")',
         f'set(SAMEBITS_BIT_FLAGS "{joined(BIT_FLAGS)}")',
         f'set(SAMEBITS_DIGEST "{source_digest()}")',
+        f'set(SAMEBITS_BUILD_DIGEST "{build_digest()}")',
     ]
     for architecture, sets in INSTRUCTION_SETS.items():
         lines.append(f'set(SAMEBITS_INSTRUCTION_SETS_{architecture} "{joined(tuple(sets))}")')

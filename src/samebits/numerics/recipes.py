@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from samebits.numerics.bits import from_bfloat16, round_to
-from samebits.numerics.elementary.philox import philox_uint32
+from samebits.numerics.elementary.philox import philox_uint32_native
 
 # Stored fraction bits, exponent bits, how far `wide` spreads exponents without leaving the format, and the exponents of
 # the largest and of the small values of `cancelling`: so far apart that a float32 sum of the two must round.
@@ -30,7 +30,8 @@ class _Source:
 
     def words(self, each: int = 1) -> np.ndarray:
         """int64 words in 0..2^32-1, shape [*shape] or [*shape, each]."""
-        drawn: np.ndarray = philox_uint32(self.seed, self._stream, self.size * each).astype(np.int64)
+        # By the library, whose words are those of the definition: a drawn case is small and there are thousands.
+        drawn: np.ndarray = philox_uint32_native(self.seed, self._stream, self.size * each, threads=1).astype(np.int64)
         self._stream += 1
         return drawn.reshape(self.shape if each == 1 else (*self.shape, each))
 

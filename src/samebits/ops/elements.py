@@ -1,6 +1,6 @@
 """Proofs about operators that compute every element alone: all 16-bit numbers, side by side and in every arrangement.
 
-Knows no operator; a room says which argument takes the numbers and what stands beside them. On the CPU."""
+Knows no operator; a room says which argument takes the numbers and what stands beside them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from samebits.contracts.call import Call
 from samebits.contracts.door import Arguments, Door
-from samebits.contracts.enumeration import BACKEND, Chunk, Judge, enumerated, predicate_of, same_rows, within_its_bound
+from samebits.contracts.enumeration import Chunk, Judge, enumerated, predicate_of, same_rows, within_its_bound
 from samebits.contracts.language import PROMISES, Contract
 from samebits.contracts.proof import Proof
 from samebits.numerics.bits import compare
@@ -123,7 +123,7 @@ def _other_launches(door: Door, call: Call) -> str:
     """Every launch that the door names, forward and backward."""
     dy = torch.ones_like(call.output)
     whole = {"output": call.output, **call.gradients(dy)}
-    for numbers in door.launches(BACKEND, call.format):
+    for numbers in door.launches(call.backend, call.format):
         with launching(**numbers):
             found = {"output": call.again(), **call.gradients(dy)}
         for name, value in found.items():

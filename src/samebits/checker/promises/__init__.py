@@ -51,3 +51,16 @@ CHECKS: dict[str, Check] = {
     "accuracy": _case_by_case(accuracy),
     "order": order,
 }
+# Where each promise is judged: what a receipt of it is tied to, beside what these import.
+MODULES: dict[str, tuple[str, ...]] = {
+    "repeat": ("samebits.checker.promises.launch", "samebits.checker.fresh_process"),
+    "batch": ("samebits.checker.promises.rows", "samebits.checker.promises.forms"),
+    "padding": ("samebits.checker.promises.rows", "samebits.checker.promises.forms"),
+    "chunk": ("samebits.checker.promises.rows", "samebits.checker.promises.forms"),
+    "cache": ("samebits.checker.promises.forms",),
+    "micro": ("samebits.checker.promises.sums",),
+    "tile": ("samebits.checker.promises.launch",),
+    "device": ("samebits.checker.promises.launch",),
+    "accuracy": ("samebits.checker.promises.accuracy",),
+    "order": ("samebits.checker.promises.orders",),
+}

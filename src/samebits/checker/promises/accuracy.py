@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from samebits.checker.cases import FINITE_RECIPES, Case
-from samebits.checker.driving import OUTPUT, Setting, drive, everything, label, prepare
+from samebits.checker.driving import OUTPUT, Setting, begin, everything, label
 from samebits.checker.outcome import Compared
 from samebits.contracts.door import Bounded
 from samebits.contracts.orders import sum_error
@@ -24,8 +24,7 @@ def accuracy(setting: Setting, case: Case) -> Iterator[Compared]:
     """Every element of the output and of every gradient lies within its own derived bound."""
     if case.recipe not in FINITE_RECIPES:
         return
-    prepared = prepare(setting, case)
-    found = drive(setting, prepared.arguments, prepared.cotangent, everything(setting.door))
+    prepared, found = begin(setting, case, everything(setting.door))
     error = partial(sum_error, setting.orders.get(case.format, WEAKEST_ORDER))
     arguments = {name: value.cpu() for name, value in prepared.arguments.items()}
     exact = setting.door.exact(arguments, prepared.cotangent.cpu(), error)

@@ -5,9 +5,11 @@ The plain call is made once; every other form must give its bits, forward and, w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
 from samebits.checker.cases import Case
-from samebits.checker.driving import CallError, Setting, difference, drive, everything, prepare, said
+from samebits.checker.driving import CallError, Setting, begin, difference, everything, said, some_ways
 from samebits.checker.outcome import Compared
 from samebits.records.report import UnjudgedError
 
@@ -20,18 +22,18 @@ def forms(promise: str, rows_check: CaseCheck | None = None) -> CaseCheck:
     def check(setting: Setting, case: Case) -> Iterator[Compared]:
         if promise not in setting.door.forms and rows_check is None:
             raise UnjudgedError(f"{setting.door.name} knows no other form of a call that would try {promise!r}")
-        if rows_check is not None:
-            yield from rows_check(setting, case)
+        checks = [] if rows_check is None else [rows_check]
         if promise in setting.door.forms:
-            yield from _other_forms(promise, setting, case)
+            checks.append(partial(_other_forms, promise))
+        for each in checks if setting.ways is None else some_ways(replace(setting, ways=1), case, checks):
+            yield from each(setting, case)
 
     return check
 
 
 def _other_forms(promise: str, setting: Setting, case: Case) -> Iterator[Compared]:
-    prepared = prepare(setting, case)
+    prepared, whole = begin(setting, case, everything(setting.door))
     arguments, dy = prepared.arguments, prepared.cotangent
-    whole = drive(setting, arguments, dy, everything(setting.door))
     found = setting.door.forms[promise](setting.function, arguments, dy, setting.backend)
     while True:
         try:

@@ -16,10 +16,11 @@ from samebits.checker.driving import (
     Prepared,
     Results,
     Setting,
+    begin,
     difference,
     drive,
     everything,
-    prepare,
+    some_ways,
 )
 from samebits.checker.outcome import CaseError, Compared
 from samebits.ops.launching import launching
@@ -33,9 +34,8 @@ def repeat(setting: Setting, cases: Sequence[Case]) -> Iterator[Compared]:
     digests: list[str] = []
     for case in cases:
         try:
-            prepared = prepare(setting, case)
-            first = _all(setting, prepared)
-            for again in range(1, REPEATS):
+            prepared, first = begin(setting, case, everything(setting.door))
+            for again in some_ways(setting, case, range(1, REPEATS)):
                 differs = difference(first, _all(setting, prepared))
                 yield Compared(case, f"run {again + 1} against run 1: {differs}" if differs else "")
         except CallError as reason:
@@ -57,9 +57,8 @@ def _all(setting: Setting, prepared: Prepared) -> Results:
 
 def tile(setting: Setting, case: Case) -> Iterator[Compared]:
     """Every launch the operator may choose gives the bits of the one it does choose."""
-    prepared = prepare(setting, case)
-    chosen = _all(setting, prepared)
-    for numbers in setting.door.launches(setting.backend, case.format):
+    prepared, chosen = begin(setting, case, everything(setting.door))
+    for numbers in some_ways(setting, case, setting.door.launches(setting.backend, case.format)):
         with launching(**numbers):
             found = _all(setting, prepared)
         differs = difference(chosen, found)
@@ -74,6 +73,6 @@ def device(setting: Setting, case: Case) -> Iterator[Compared]:
     if case.format != "float32":
         return
     on_cpu, on_cuda = replace(setting, backend="cpu"), replace(setting, backend="triton")
-    here, there = (_all(each, prepare(each, case)) for each in (on_cpu, on_cuda))
+    here, there = (begin(each, case, everything(each.door))[1] for each in (on_cpu, on_cuda))
     differs = difference(here, {name: value.cpu() for name, value in there.items()})
     yield Compared(case, f"CPU against CUDA: {differs}" if differs else "")

@@ -5,13 +5,14 @@ Each comparison is forward and backward: the output rows and the gradients of ro
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from samebits.checker.cases import Case, batch_sizes, chunk_cuts, pad, pad_rows, take
-from samebits.checker.driving import Results, Setting, difference, drive, prepare
+from samebits.checker.driving import Results, Setting, begin, difference, drive, some_ways
 from samebits.checker.outcome import Compared
 from samebits.contracts.door import Arguments
 
@@ -23,28 +24,42 @@ UNDERFLOWING_RECIPES = ("subnormal", "random_bits")
 
 def batch(setting: Setting, case: Case) -> Iterator[Compared]:
     """A row is the same alone, in any batch, at any position, beside any other rows."""
-    door, prepared = setting.door, prepare(setting, case)
+    door = setting.door
+    prepared, whole = begin(setting, case, door.row_arguments)
     arguments, dy, rows = prepared.arguments, prepared.cotangent, prepared.rows
-    whole = drive(setting, arguments, dy, door.row_arguments)
 
     def judged(index: Sequence[int], given: Arguments, given_dy: Tensor, places: Sequence[int], words: str) -> Compared:
         part = _rows(drive(setting, given, given_dy, door.row_arguments), places)
         found = difference(_rows(whole, index), part, index)
         return Compared(case, f"{words} against the whole batch: {found}" if found else "")
 
-    for size in batch_sizes(rows):
-        for start in sorted({0, (rows - size) // 2, rows - size}):
-            cut = slice(start, start + size)
-            words = f"row {start} alone" if size == 1 else f"rows {start} to {cut.stop - 1} as a batch of {size}"
-            alone = {name: value.clone() for name, value in take(door, arguments, cut).items()}
-            yield judged(range(start, cut.stop), alone, dy[cut].clone(), range(size), words)
-    shuffled = sorted(range(rows), key=lambda row: (row * 2654435761) % 2**32)
-    yield judged(shuffled, take(door, arguments, torch.tensor(shuffled)), dy[shuffled], range(rows), "rows shuffled")
-    poison = pad(door, arguments, rows, 0, POISON)
-    for words, strangers in (("other rows", _others(setting, case)), ("rows of NaN", poison)):
+    def cut_out(start: int, size: int) -> Compared:
+        cut = slice(start, start + size)
+        words = f"row {start} alone" if size == 1 else f"rows {start} to {cut.stop - 1} as a batch of {size}"
+        alone = {name: value.clone() for name, value in take(door, arguments, cut).items()}
+        return judged(range(start, cut.stop), alone, dy[cut].clone(), range(size), words)
+
+    def shuffled() -> Compared:
+        index = sorted(range(rows), key=lambda row: (row * 2654435761) % 2**32)
+        return judged(index, take(door, arguments, torch.tensor(index)), dy[index], range(rows), "rows shuffled")
+
+    def moved(words: str, strangers: Callable[[], Arguments]) -> Compared:
         kept = list(range(0, rows, 3))
-        mixed, mixed_dy, places = _among(setting, arguments, dy, kept, strangers)
-        yield judged(kept, mixed, mixed_dy, places, f"every third row, moved beside {words},")
+        mixed, mixed_dy, places = _among(setting, arguments, dy, kept, strangers())
+        return judged(kept, mixed, mixed_dy, places, f"every third row, moved beside {words},")
+
+    ways: list[Callable[[], Compared]] = [
+        partial(cut_out, start, size)
+        for size in batch_sizes(rows)
+        for start in sorted({0, (rows - size) // 2, rows - size})
+    ]
+    ways += [
+        shuffled,
+        partial(moved, "other rows", lambda: _others(setting, case)),
+        partial(moved, "rows of NaN", lambda: pad(door, arguments, rows, 0, POISON)),
+    ]
+    for way in some_ways(setting, case, ways):
+        yield way()
 
 
 def _rows(results: Results, index: Sequence[int]) -> Results:
@@ -75,27 +90,29 @@ def padding(setting: Setting, case: Case) -> Iterator[Compared]:
     """Padding rows on the left, on the right or on both sides, of NaN or of zeros, change no row.
 
     Nor do zero rows on the right change a sum over rows: the chain has ended before them."""
-    door, prepared = setting.door, prepare(setting, case)
+    door = setting.door
+    prepared, whole = begin(setting, case, door.row_arguments)
     arguments, dy, rows = prepared.arguments, prepared.cotangent, prepared.rows
-    whole = drive(setting, arguments, dy, door.row_arguments)
-    for bucket, fill in itertools.product(BUCKETS, (POISON, 0.0)):
+    ways = list(itertools.product(BUCKETS, (POISON, 0.0), ("the left", "the right", "both sides")))
+    for bucket, fill, side in some_ways(setting, case, ways):
         extra = bucket - rows % bucket
-        for side, before, after in (("left", extra, 0), ("right", 0, extra), ("both sides", extra, extra)):
-            padded = pad(door, arguments, before, after, fill)
-            found = drive(setting, padded, pad_rows(dy, before, after, 0.0), door.row_arguments)
-            kept = {name: value[before : before + rows] for name, value in found.items()}
-            differs = difference(whole, kept)
-            filled = "NaN" if fill != fill else "zero"
-            words = f"{before + after} rows of {filled} on {'the ' + side if side != 'both sides' else side}"
-            yield Compared(case, f"{words}: {differs}" if differs else "")
+        before, after = extra * (side != "the right"), extra * (side != "the left")
+        padded = pad(door, arguments, before, after, fill)
+        found = drive(setting, padded, pad_rows(dy, before, after, 0.0), door.row_arguments)
+        kept = {name: value[before : before + rows] for name, value in found.items()}
+        differs = difference(whole, kept)
+        words = f"{before + after} rows of {'NaN' if fill != fill else 'zero'} on {side}"
+        yield Compared(case, f"{words}: {differs}" if differs else "")
     if door.differentiable and case.recipe not in UNDERFLOWING_RECIPES:
         yield from _padded_sums(setting, case, arguments, dy)
 
 
 def _padded_sums(setting: Setting, case: Case, arguments: Arguments, dy: Tensor) -> Iterator[Compared]:
     door, rows = setting.door, dy.shape[0]
+    if not set(door.shared_arguments) - set(door.without_gradient):
+        return
     sums = _sums(setting, arguments, dy)
-    for bucket in BUCKETS:
+    for bucket in some_ways(setting, case, BUCKETS):
         extra = bucket - rows % bucket
         found = _sums(setting, pad(door, arguments, 0, extra, 0.0), pad_rows(dy, 0, extra, 0.0))
         differs = difference(sums, found)
@@ -110,10 +127,10 @@ def _sums(setting: Setting, arguments: Arguments, dy: Tensor) -> Results:
 
 def chunk(setting: Setting, case: Case) -> Iterator[Compared]:
     """Rows handed over in chunks give the rows of the whole. Chunks are views, so their addresses vary too."""
-    door, prepared = setting.door, prepare(setting, case)
+    door = setting.door
+    prepared, whole = begin(setting, case, door.row_arguments)
     arguments, dy = prepared.arguments, prepared.cotangent
-    whole = drive(setting, arguments, dy, door.row_arguments)
-    for cuts in chunk_cuts(prepared.rows):
+    for cuts in some_ways(setting, case, list(chunk_cuts(prepared.rows))):
         parts = [drive(setting, take(door, arguments, cut), dy[cut], door.row_arguments) for cut in cuts]
         joined = {name: torch.cat([part[name] for part in parts]) for name in whole}
         differs = difference(whole, joined)

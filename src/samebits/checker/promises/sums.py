@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from samebits.checker.cases import Case, micro_cuts, take
-from samebits.checker.driving import Setting, difference, drive, prepare
+from samebits.checker.driving import Setting, begin, difference, everything, some_ways
 from samebits.checker.outcome import Compared
 from samebits.records.report import UnjudgedError
 
@@ -22,16 +22,15 @@ def micro(setting: Setting, case: Case) -> Iterator[Compared]:
     door = setting.door
     if door.resume is None:
         raise UnjudgedError(f"{door.name} has no sum over rows that can be resumed")
-    prepared = prepare(setting, case)
-    arguments, dy, rows = prepared.arguments, prepared.cotangent, prepared.rows
-    if rows <= MULTIPLE:
+    if case.shape[0] <= MULTIPLE:
         return
+    prepared, once = begin(setting, case, everything(door))
+    arguments, dy, rows = prepared.arguments, prepared.cotangent, prepared.rows
     whole = door.resume(arguments, dy, None, setting.backend)
-    once = drive(setting, arguments, dy, tuple(whole))
     rounded = {name: total.to(once[name].dtype) for name, total in whole.items()}
     differs = difference({name: once[name] for name in whole}, rounded)
     yield Compared(case, f"backward in one pass against the resumable sum: {differs}" if differs else "")
-    for cuts in micro_cuts(rows, MULTIPLE):
+    for cuts in some_ways(setting, case, list(micro_cuts(rows, MULTIPLE))):
         sums: dict[str, Tensor] | None = None
         for cut in cuts:
             sums = door.resume(take(door, arguments, cut), dy[cut], sums, setting.backend)

@@ -1,15 +1,15 @@
 """`samebits contract`: what contracts say, what was shown for them, and what is missing.
 
-prove makes receipts, status and audit read them; validate, scaffold, graph and diff look at the files alone."""
+prove makes receipts, status and audit read them, replay runs them again; the files alone are another module's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from samebits.cli.commands.contract_evidence import collect, replay, sign, verify
 from samebits.cli.commands.contract_files import diff, graph, scaffold, validate
 from samebits.cli.commands.contract_rooms import (
     Backend,
@@ -18,13 +18,12 @@ from samebits.cli.commands.contract_rooms import (
     Rooms,
     Trusted,
     chosen,
-    known_rooms,
     store_of,
     trusted_rooms,
 )
 from samebits.cli.console import Json, print_json, progress
-from samebits.cli.contract_tables import print_holes, print_matrix, print_mutants, print_receipts
-from samebits.contracts.receipts import Receipt, Store
+from samebits.cli.contract_tables import print_holes, print_matrix, print_mutants, print_receipts, status_document
+from samebits.contracts.receipts import Receipt
 
 if TYPE_CHECKING:
     from samebits.contracts.registry import Room
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Contracts: validate, prove, audit, show, compare.", rich_markup_mode="rich", no_args_is_help=True
 )
-for _command in (validate, scaffold, graph, diff):
+for _command in (validate, scaffold, graph, diff, replay, collect, sign, verify):
     app.command()(_command)
 
 
@@ -42,6 +41,9 @@ def prove(
     level: Annotated[list[int] | None, typer.Option(help="Only this level; may be given several times.")] = None,
     backend: Backend = None,
     only: Annotated[list[str] | None, typer.Option(help="Only this obligation or proof, by id; several times.")] = None,
+    here: Annotated[
+        bool, typer.Option("--here", help="Also what was shown elsewhere and not on this machine.")
+    ] = False,
     everything: Annotated[bool, typer.Option("--all", help="Also what is not stale.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes at a time.")] = 1,
     seed: Annotated[int, typer.Option(help="What level 3 draws from.")] = 1,
@@ -51,22 +53,26 @@ def prove(
     as_json: Json = False,
 ) -> None:
     """Run what is stale, or --all, and write receipts. Example: [bold]samebits contract prove softmax[/bold]"""
-    from samebits.checker.proving import Task, present, stale, tasks
+    from samebits.checker.planning import check_words
+    from samebits.checker.present import Present
+    from samebits.checker.proving import Task, seconds_of, tasks, unproved
 
     wanted = sorted(set(level or (1, 2, 3, 4)))
     if not set(wanted) <= {1, 2, 3, 4} or jobs < 1:
         raise ValueError(f"prove: level={wanted}, jobs={jobs}; allowed: levels 1 to 4, at least one job")
+    check_words(None, backend)
     known, store, made = trusted_rooms(rooms, trust), store_of(receipts, rooms, writes=True), list[Receipt]()
-    work: list[Task] = []
+    work, present = list[Task](), Present(known)
     for name, room in chosen(names, known).items():
-        kept, facts = store.read(name), present(room, known)
-        listed = tasks(room, wanted, backend or "cpu")
-        listed = [task for task in listed if not only or (task.proof or task.obligation) in only]
-        work += [task for task in listed if everything or stale(task, kept, facts)]
+        kept = store.read(name)
+        listed = [task for task in tasks(room, wanted, backend) if not only or (task.proof or task.obligation) in only]
+        # Unless a backend is asked for by name, what cannot run here is another machine's work.
+        listed = [task for task in listed if backend is not None or not task.lacks()]
+        work += [task for task in listed if everything or unproved(task, kept, present, here=here)]
     if only and not work and everything:
         raise ValueError(f"prove: nothing of {', '.join(only)} can be run at these levels")
-    # Proofs first: some take minutes, and the rest fills the gaps between processes.
-    work.sort(key=lambda task: task.level != 4)
+    # The longest first, so that no process is left alone with one at the end.
+    work.sort(key=lambda task: -seconds_of(task, store))
     errors: list[str] = []
     with progress("proving") as tell:
         for number, (task, done) in enumerate(_run(work, known, seed, jobs), 1):
@@ -77,23 +83,24 @@ def prove(
             store.write(done)
             made += done
     if as_json:
-        keys = ("identity", "obligation", "level", "backend", "method", "holds", "detail", "seconds")
+        keys = ("identity", "obligation", "level", "backend", "machine", "method", "holds", "detail", "seconds")
         shown = [{key: getattr(each, key) for key in keys} for each in made]
         print_json({"ran": len(work), "errors": errors, "receipts": shown})
     else:
         print_receipts(made, len(work), errors)
     failed = [each for each in made if not each.holds or len(each.killed) < each.planted]
-    raise typer.Exit(3 if errors else 1 if failed else 0)
+    raise typer.Exit(1 if failed else 3 if errors else 0)
 
 
 def _run(work: list[Any], known: dict[str, Room], seed: int, jobs: int) -> Iterator[tuple[Any, list[Receipt] | str]]:
     """Each task with its receipts, or with why it could not be judged."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
     from samebits.checker.proving import attempt
 
-    if jobs == 1:
+    if jobs == 1 or len(work) < 2:
         for task in work:
             yield task, attempt(task, known, seed)
         return
@@ -101,7 +108,10 @@ def _run(work: list[Any], known: dict[str, Room], seed: int, jobs: int) -> Itera
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(attempt, task, known, seed): task for task in work}
         for future in as_completed(running):
-            yield running[future], future.result()
+            try:
+                yield running[future], future.result()
+            except BrokenProcessPool as error:
+                yield running[future], f"{running[future]}: could not be judged: its process ended: {error}"
 
 
 @app.command()
@@ -110,45 +120,23 @@ def status(names: Names = None, backend: Backend = None, rooms: Rooms = None, tr
            mutants: Annotated[bool, typer.Option("--mutants", help="Each mutant and its killer.")] = False,
            obligations: Annotated[bool, typer.Option("--obligations", help="Each obligation.")] = False,
            as_json: Json = False) -> None:  # fmt: skip
-    """The level of every contract, computed from receipts. Example: [bold]samebits contract status softmax[/bold]"""
+    """The level of every contract on every backend, from receipts. Example: [bold]contract status softmax[/bold]"""
+    from samebits.checker.planning import check_words
     from samebits.checker.standing import effective_levels, standings
 
+    check_words(None, backend)
     known, store = trusted_rooms(rooms, trust), store_of(receipts, rooms)
     found = standings(known, store)
-    whole = {each: effective_levels(found, known, each) for each in ("cpu", "triton")}
     shown = {name: found[name] for name in chosen(names, known)}
     if mutants:
-        raise typer.Exit(print_mutants({name: known[name] for name in shown}, store, as_json))
+        raise typer.Exit(print_mutants({name: known[name] for name in shown}, shown, as_json))
+    whole = {each: effective_levels(found, known, each) for each in ("cpu", "triton")}
     if as_json:
-        print_json({name: {"required": each.required, "levels": each.levels,
-                    "with_dependencies": {key: levels[name] for key, levels in whole.items()},
-                    "obligations": [{"id": one.obligation, "asks": one.word, "backend": one.backend, "level": one.level,
-                                     "lacks": one.lacks, "failed": one.failed, "stale": list(one.stale),
-                                     "proofs": list(one.proofs), "inputs": one.inputs} for one in each.standings]}
-                    for name, each in shown.items()})  # fmt: skip
+        print_json({name: status_document(each, whole) for name, each in shown.items()})
     else:
-        print_matrix(shown, whole, obligations)
-    reached = all(_reaches(each.levels[backend or "cpu"], each.required) for each in shown.values())
-    failed = any(one.failed for each in shown.values() for one in each.standings)
-    raise typer.Exit(1 if failed else 0 if reached else 3)
-
-
-def _reaches(level: int | None, required: int) -> bool:
-    return level is not None and level >= required
-
-
-@app.command()
-def collect(folder: Annotated[Path, typer.Argument(help="A folder of receipts made elsewhere.")],
-            rooms: Rooms = None, receipts: Receipts = None) -> None:  # fmt: skip
-    """Take over receipts of another machine; edited ones are refused. Example: [bold]contract collect h200[/bold]"""
-    if not folder.is_dir():
-        raise ValueError(f"collect: {folder} is no folder; a folder of receipts is needed")
-    theirs, store = Store(folder), store_of(receipts, rooms, writes=True)
-    taken = [receipt for name in known_rooms(rooms) for receipt in theirs.read(name)]
-    if not taken:
-        raise ValueError(f"collect: {folder} has no receipt of a known contract")
-    store.write(taken)
-    print(f"{len(taken)} receipts taken over into {store.folder}")
+        print_matrix(shown, whole, backend, obligations)
+    verdicts = {each.verdict(on) for each in shown.values() for on in each.required if backend in (None, on)}
+    raise typer.Exit(1 if "does not hold" in verdicts else 3 if "could not be judged" in verdicts else 0)
 
 
 @app.command()

@@ -97,18 +97,20 @@ def graph(
 
 
 def _graph(rooms: Path | None, trust: list[Path] | None, receipts: Path | None) -> Graph:
-    from samebits.checker.standing import effective_levels, standings
+    from samebits.checker.standing import standings
     from samebits.contracts.graph import graph_of
     from samebits.contracts.planned import planned
 
     known = trusted_rooms(rooms, trust)
     found = standings(known, store_of(receipts, rooms))
     contracts = {name: room.contract() for name, room in known.items()}
-    levels = effective_levels(found, known, "cpu")
     waiting = {} if rooms is not None else {name: each.depends_on for name, each in planned().items()}
-    failed = {name for name, each in found.items() if any(one.failed for one in each.standings)}
-    return graph_of(contracts, levels=levels, stale={name for name, each in found.items() if each.stale},
-                    failed=failed, planned=waiting)  # fmt: skip
+    verdicts = {name: {each.verdict(backend) for backend in each.required} for name, each in found.items()}
+    return graph_of(
+        contracts, levels={name: each.levels for name, each in found.items()},
+        stale={name for name, each in found.items() if any(each.stale(backend) for backend in each.required)},
+        failed={name for name, said in verdicts.items() if "does not hold" in said}, planned=waiting,
+    )  # fmt: skip
 
 
 def diff(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samebits.contracts.receipts import Store
+from samebits.contracts.store import Store
 from samebits.contracts.trusting import refuse_untrusted
 from samebits.records.shipped import PACKAGE, checkout, shipped
 

@@ -1,7 +1,8 @@
 """Proofs about attention by enumeration: every short sequence over a grid of numbers, in every form of a call.
 
 Heads have size 8, the smallest there is, and one number each; the other seven are zero. Each proof is a function
-without arguments for the contract; parameters say what a test runs of it. On the CPU. Trees are in trees.py."""
+without arguments for the contract; parameters say what a test runs of it. On the CPU, and at the end by Triton, where
+the same sequences are walked on a GPU. Trees are in trees.py."""
 
 from __future__ import annotations
 
@@ -16,7 +17,16 @@ from torch import Tensor
 
 from samebits.contracts.call import Call
 from samebits.contracts.door import Arguments
-from samebits.contracts.enumeration import Chunk, Judge, enumerated, predicate_of, same_rows, within_its_bound
+from samebits.contracts.enumeration import (
+    Chunk,
+    Judge,
+    by_triton,
+    enumerated,
+    predicate_of,
+    same_on_both,
+    same_rows,
+    within_its_bound,
+)
 from samebits.contracts.loading import load_contract
 from samebits.contracts.proof import Proof
 from samebits.numerics.bits import compare
@@ -236,3 +246,31 @@ def every_refusal(tokens: int = 20) -> Proof:
 def every_cache_size(tokens: int = 80) -> Proof:
     """The bytes of a cache follow from its sizes."""
     return _over_shapes("held_bytes", "AT-OB15", "AT-MU17", tokens)
+
+
+def _lengths(longest: int) -> Iterator[Chunk]:
+    """Every short sequence of three tokens, and one of each length with full heads of spread numbers."""
+    yield from _sequences(3, 1)
+    for tokens in range(1, longest + 1):
+        count = 3 * tokens * 2 * HEAD
+        spread = torch.linspace(-2, 2, count)[torch.arange(count) * 2_654_435_761 % count]
+        q, k, v = spread.reshape(3, 1, tokens, 2, HEAD)
+        yield Chunk(arguments={"q": q, "k": k[:, :, :1], "v": v[:, :, :1]}, format="float32", members=1)
+
+
+def every_length_on_both(longest: int = 160) -> Proof:
+    """The promise `device`: float32 on the CPU and on a GPU."""
+    return same_on_both(
+        CONTRACT, DOORS["attention"], "AT-OB109", partial(_lengths, longest),
+        expected=len(FOUR) ** 9 + longest,
+        bound=f"S = 3 over 4 numbers (4^9), and a sequence of each length up to {longest}, forward and backward",
+    )  # fmt: skip
+
+
+every_short_sequence_by_triton = by_triton(every_short_sequence)
+every_form_by_triton = by_triton(every_form)
+every_full_sequence_by_triton = by_triton(every_full_sequence)
+every_capped_sequence_by_triton = by_triton(every_capped_sequence)
+every_place_in_a_window_by_triton = by_triton(every_place_in_a_window)
+every_sharing_of_heads_by_triton = by_triton(every_sharing_of_heads)
+every_refusal_by_triton = by_triton(every_refusal, tokens=4)

@@ -32,6 +32,19 @@ def pairs() -> FiniteSet:
     )  # fmt: skip
 
 
+def grid_of_pairs() -> FiniteSet:
+    """V = 2: every finite bfloat16 number beside each of 256, both targets: what one core enumerates in a minute."""
+    values, firsts = finite_bfloat16(), grid_of_256()
+
+    def part(number: int) -> Arguments:
+        return _of_logits(product(firsts[number * FIRST_LOGITS : (number + 1) * FIRST_LOGITS], values), 2)
+
+    return FiniteSet(
+        words="V = 2, 256 x 65,280 pairs of finite bfloat16 logits, both targets", format="bfloat16",
+        parts=GRID // FIRST_LOGITS, part=part, rows=lambda _: FIRST_LOGITS * FINITE_BFLOAT16 * 2,
+    )  # fmt: skip
+
+
 def triples() -> FiniteSet:
     """V = 3: every triple of a grid, all three targets; a part has one first logit."""
     values = grid_of_256()

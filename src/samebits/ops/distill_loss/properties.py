@@ -4,6 +4,7 @@ KL alone is the loss at alpha = 1, its softmaxes show in its gradient T (q - p).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, Final
@@ -28,7 +29,7 @@ ORDINARY = 64.0
 
 def divergence_is_not_negative(call: Call, tolerance: Tolerance) -> str:
     """T^2 KL >= 0, but for the bound: near distributions differ by rounding alone."""
-    for temperature in TEMPERATURES:
+    for temperature in call.some_of(TEMPERATURES):
         found, allowed = (
             call.again(_weighing(temperature, 1.0)).cpu(),
             _bounds(call, temperature, 1.0)["output"].allowed,
@@ -42,7 +43,7 @@ def divergence_is_not_negative(call: Call, tolerance: Tolerance) -> str:
 def of_itself_is_zero(call: Call, tolerance: Tolerance) -> str:
     """KL(P || P) = 0 at every temperature, bit for bit."""
     student = _ordinary(call.arguments["student_logits"])
-    for temperature in TEMPERATURES:
+    for temperature in call.some_of(TEMPERATURES):
         found = call.again(_weighing(temperature, 1.0), student_logits=student, teacher_logits=student)
         wrong = difference(found, torch.zeros_like(found), tolerance, words=f"T = {temperature}, KL(P || P)")
         if wrong:
@@ -93,7 +94,7 @@ def ends_are_their_terms(call: Call, tolerance: Tolerance) -> str:
 
 def half_is_the_mean_of_the_ends(call: Call, tolerance: Tolerance) -> str:
     """L(1/2) = (L(0) + L(1)) / 2, but for the roundings of two products and a sum."""
-    for temperature in TEMPERATURES:
+    for temperature in call.some_of(TEMPERATURES):
         ends = [call.again(_weighing(temperature, alpha)).double() for alpha in (0.0, 1.0)]
         allowed = 4 * 2.0**-24 * (ends[0].abs() + ends[1].abs()) + 2.0**-147
         found, mean = call.again(_weighing(temperature, 0.5)), (ends[0] + ends[1]) / 2
@@ -106,21 +107,20 @@ def half_is_the_mean_of_the_ends(call: Call, tolerance: Tolerance) -> str:
 
 def matches_at_every_weighing(call: Call, tolerance: Tolerance) -> str:
     """Loss and gradient against float64: T in 1, 2, 4 and alpha in 0, 1/2, 1; T (q - p) is the gradient of T^2 KL."""
-    for temperature in TEMPERATURES:
-        for alpha in ALPHAS:
-            options, wanted = _weighing(temperature, alpha), _bounds(call, temperature, alpha)
-            found = {"output": call.again(options), **call.gradients(wanted=["student_logits"], options=options)}
-            for name, each in wanted.items():
-                words = f"T = {temperature}, alpha = {alpha}, {name}"
-                wrong = difference(found[name].cpu(), each.exact, tolerance, allowed=each.allowed, words=words)
-                if wrong:
-                    return wrong
+    for temperature, alpha in call.some_of(list(itertools.product(TEMPERATURES, ALPHAS))):
+        options, wanted = _weighing(temperature, alpha), _bounds(call, temperature, alpha)
+        found = {"output": call.again(options), **call.gradients(wanted=["student_logits"], options=options)}
+        for name, each in wanted.items():
+            words = f"T = {temperature}, alpha = {alpha}, {name}"
+            wrong = difference(found[name].cpu(), each.exact, tolerance, allowed=each.allowed, words=words)
+            if wrong:
+                return wrong
     return ""
 
 
 def softmaxes_flatten(call: Call, tolerance: Tolerance) -> str:
     """max - min of softmax(z / T) <= (e^(R / T) - 1) / V, student's and teacher's; rows of q - p sum to 0."""
-    for temperature in (*TEMPERATURES, 1000.0):
+    for temperature in call.some_of((*TEMPERATURES, 1000.0)):
         for words, share in _softmaxes(call, temperature):
             z = _ordinary(call.arguments[words]).double().cpu()
             kept = call.arguments["targets"].cpu() != IGNORE_INDEX

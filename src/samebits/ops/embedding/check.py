@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.door import Arguments, Bounded, Door
-from samebits.numerics.elementary import philox_uint32
+from samebits.numerics.elementary import philox_uint32_native
 from samebits.numerics.recipes import make
 from samebits.ops.embedding import embedding_gradient_
 from samebits.ops.embedding.reference import embedding64
@@ -24,7 +24,7 @@ ID_STREAM = 1
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
     positions, vocabulary, width = shape
-    words = philox_uint32(seed, ID_STREAM, positions).astype(np.int64)
+    words = philox_uint32_native(seed, ID_STREAM, positions, threads=1).astype(np.int64)
     return {
         "ids": torch.from_numpy(words * vocabulary >> 32),
         "weight": torch.from_numpy(make(recipe, (vocabulary, width), seed, format)).to(getattr(torch, format)),

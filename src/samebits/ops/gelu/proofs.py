@@ -1,18 +1,21 @@
-"""Proofs about the GELU: every finite bfloat16 and float16 number, by the error function and by tanh. On the CPU.
+"""Proofs about the GELU: every finite bfloat16 and float16 number, by the error function and by tanh.
 
-Each is a function without arguments, named by the contract."""
+Each is a function without arguments, named by the contract: on the CPU, and at the end by Triton, on a GPU."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
 from samebits.contracts.door import Arguments
+from samebits.contracts.enumeration import Chunk, by_triton, same_on_both
 from samebits.contracts.loading import load_contract
 from samebits.contracts.proof import Proof
-from samebits.ops.elements import every_number
+from samebits.ops.elements import FINITE, every_number, finite_numbers
 from samebits.ops.gelu.check import DOORS
 
 CONTRACT = load_contract(Path(__file__).with_name("contract.yaml"))
@@ -54,3 +57,26 @@ def bits_by_tanh() -> Proof:
 def accuracy_by_tanh() -> Proof:
     """Each within its bound, while its square is finite."""
     return _proof("GE-PR5", LARGE_SQUARE)
+
+
+def _in_float32() -> Iterator[Chunk]:
+    for format, count in FINITE.items():
+        yield Chunk(arguments={"x": finite_numbers(format).float().view(8, -1)}, format="float32", members=count)
+
+
+def _on_both(identifier: str) -> Proof:
+    """The promise `device` for every finite 16-bit number, in float32."""
+    door = DOORS[CONTRACT.subjects[CONTRACT.obligations[identifier].subject].door]
+    return same_on_both(
+        CONTRACT, door, identifier, _in_float32, expected=sum(FINITE.values()),
+        bound="all finite bfloat16 and float16 numbers in float32, forward and backward",
+    )  # fmt: skip
+
+
+by_the_error_function_by_triton = by_triton(by_the_error_function)
+by_tanh_by_triton = by_triton(by_tanh)
+bits_by_the_error_function_by_triton = by_triton(bits_by_the_error_function)
+bits_by_tanh_by_triton = by_triton(bits_by_tanh)
+accuracy_by_tanh_by_triton = by_triton(accuracy_by_tanh)
+error_function_on_both = partial(_on_both, "GE-OB107")
+tanh_on_both = partial(_on_both, "GE-OB111")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from samebits.contracts.door import Arguments, Bounded, Door
 from samebits.numerics.elementary import MAXIMUM_ULP
-from samebits.numerics.elementary.philox import philox_uint32
+from samebits.numerics.elementary.philox import philox_uint32_native
 from samebits.numerics.recipes import make
 from samebits.ops.launching import cpu_launches
 from samebits.ops.logprob import selected_logprob_weight_gradient_
@@ -27,7 +27,7 @@ def make_arguments(shape: Sequence[int], recipe: str, format: str, seed: int) ->
     """Rows of the recipe, a weight that keeps logits of ordinary rows within a few units, every fifth row ignored."""
     rows, depth, vocabulary = shape
     dtype = getattr(torch, format)
-    ids = torch.from_numpy(philox_uint32(seed, 7, rows).astype(np.int64) % vocabulary)
+    ids = torch.from_numpy(philox_uint32_native(seed, 7, rows, threads=1).astype(np.int64) % vocabulary)
     ids[4::5] = IGNORED
     return {
         "hidden": torch.from_numpy(make(recipe, (rows, depth), 2 * seed, format)).to(dtype),

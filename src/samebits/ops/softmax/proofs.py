@@ -1,6 +1,7 @@
 """Proofs about the softmax: all 16-bit numbers, all pairs of bfloat16, grids in every arrangement, every row's tree.
 
-Each is a function without arguments for the contract; what a test runs of it is said by parameters. On the CPU."""
+Each is a function without arguments for the contract; what a test runs of it is said by parameters. On the CPU, and at
+the end by Triton, where the same sets are walked on a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from torch import Tensor
 
 from samebits.contracts.call import Call
 from samebits.contracts.door import Function
-from samebits.contracts.enumeration import Chunk, Judge, enumerated, predicate_of, same_rows, within_its_bound
+from samebits.contracts.enumeration import (
+    Chunk,
+    Judge,
+    by_triton,
+    enumerated,
+    predicate_of,
+    same_on_both,
+    same_rows,
+    within_its_bound,
+)
 from samebits.contracts.loading import load_contract
 from samebits.contracts.orders import declared_order
 from samebits.contracts.proof import Proof
@@ -33,6 +43,10 @@ CONTRACT = load_contract(Path(__file__).with_name("contract.yaml"))
 FINITE = {"bfloat16": 65_280, "float16": 63_488}
 """Finite numbers of each format: 2^16 less those whose exponent is all ones."""
 LONGEST_ROW = 4096
+# Sizes of a call: what a GPU walks quickly, and what half a gigabyte holds with all that judges it.
+FIRSTS_A_CALL, ROWS_A_CALL = 16, 1 << 19
+# exp of minus this is 0 in float32, however it rounds.
+FAR_APART = 105.0
 # Inputs whose exponentials are 1, one that vanishes beside a 1 while two of it do not, and 0.
 ONE, SMALL, NOTHING = 0.0, -17.0, -torch.inf
 
@@ -46,9 +60,43 @@ def finite_numbers(format: str) -> Tensor:
 def _pairs(format: str, firsts: int) -> Iterator[Chunk]:
     """Every number of the format beside each of the first so many."""
     numbers = finite_numbers(format)
-    for first in numbers[:firsts]:
-        x = torch.stack([first.expand(numbers.shape), numbers], 1)
-        yield Chunk(arguments={"x": x}, format=format, members=len(numbers))
+    for first in range(0, firsts, FIRSTS_A_CALL):
+        x = torch.cartesian_prod(numbers[first : min(first + FIRSTS_A_CALL, firsts)], numbers)
+        yield Chunk(arguments={"x": x}, format=format, members=len(x))
+
+
+def _pairs_by_difference(largest: int) -> Iterator[Chunk]:
+    """For each difference that two of bfloat16's numbers have in float32 a pair that has it, in both orders.
+
+    A row enters the kernel as the differences from its maximum (cpu_kernel.cpp: row_shift) and in no other way; beyond
+    FAR_APART every exponential is 0. `largest`: so many of the numbers take their turn as the maximum."""
+    numbers = np.unique(finite_numbers("bfloat16").float().numpy())
+    seen = np.zeros(int(np.float32(FAR_APART).view(np.uint32)) + 1, bool)
+    waiting: list[np.ndarray] = []
+    for place in range(len(numbers) - largest, len(numbers)):
+        # One beyond is kept: the nearest number that is too far away.
+        first = max(np.searchsorted(numbers, numbers[place] - np.float32(FAR_APART)) - 1, 0)
+        below = numbers[first : place + 1]
+        pattern = np.minimum((numbers[place] - below).view(np.uint32), len(seen) - 1)
+        new = ~seen[pattern]
+        seen[pattern] = True
+        waiting.append(np.stack([np.full(new.sum(), numbers[place]), below[new]], 1))
+        if sum(map(len, waiting)) >= ROWS_A_CALL or place == len(numbers) - 1:
+            pairs = torch.from_numpy(np.concatenate(waiting)).bfloat16()
+            waiting = []
+            yield Chunk(arguments={"x": torch.cat([pairs, pairs.flip(1)])}, format="bfloat16", members=2 * len(pairs))
+
+
+def _differences(largest: int) -> int:
+    """How many there are, counted without making a row; all that is too far apart is one."""
+    numbers = np.unique(finite_numbers("bfloat16").float().numpy())
+    seen = np.zeros(int(np.float32(FAR_APART).view(np.uint32)) + 1, bool)
+    for place in range(len(numbers) - largest, len(numbers)):
+        first = np.searchsorted(numbers, numbers[place] - np.float32(FAR_APART))
+        pattern = (numbers[place] - numbers[first : place + 1]).view(np.uint32)
+        seen[pattern[pattern < len(seen)]] = True
+    seen[-1] = True
+    return int(np.count_nonzero(seen))
 
 
 def _accurate(call: Call) -> str:
@@ -61,6 +109,7 @@ def _accurate(call: Call) -> str:
     if not bool(far.any()):
         return ""
     x, y = call.arguments["x"][far], call.output[far]
+    x, y = x.cpu(), y.cpu()
     bounded = DOORS["softmax"].exact({"x": x}, torch.ones_like(y), call.sum_error)["output"]
     wrong = ~((y.double() - bounded.exact).abs() <= bounded.allowed)
     return f"{int(wrong.sum())} beyond the bound; first row {x[wrong.any(-1)][0].tolist()}" if bool(wrong.any()) else ""
@@ -78,6 +127,17 @@ def every_pair_of_bfloat16(firsts: int = FINITE["bfloat16"]) -> Proof:
         CONTRACT, DOORS["softmax"], partial(_pairs, "bfloat16", firsts), judges, twins,
         expected=firsts * FINITE["bfloat16"],
         bound=f"n = 2, {firsts} x {FINITE['bfloat16']} pairs of finite bfloat16 numbers",
+    )  # fmt: skip
+
+
+def every_difference_of_bfloat16(largest: int = FINITE["bfloat16"] - 1) -> Proof:
+    """n = 2: the same for one pair of each difference, in both orders; +0 and -0 are one number here."""
+    judges = {**_own("SM-OB1", "SM-OB2", "SM-OB3"), "SM-OB7": _accurate}
+    twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB3": ["SM-MU4"], "SM-OB7": ["SM-MU105"]}
+    differences = _differences(largest)
+    return enumerated(
+        CONTRACT, DOORS["softmax"], partial(_pairs_by_difference, largest), judges, twins, expected=2 * differences,
+        bound=f"n = 2, a pair for each of the {differences} differences of finite bfloat16 numbers, in both orders",
     )  # fmt: skip
 
 
@@ -246,6 +306,24 @@ def every_arrangement_of_logarithms(values: int = 128) -> Proof:
     return _arranged("log_softmax", judges, twins, values)
 
 
+def _widths(longest: int) -> Iterator[Chunk]:
+    """Four rows of every width, and every row of three out of 25 float32 numbers."""
+    for n in range(1, longest + 1):
+        x = torch.linspace(-20, 3, 4 * n)[torch.arange(4 * n) * 2_654_435_761 % (4 * n)].reshape(4, n)
+        yield Chunk(arguments={"x": x}, format="float32", members=4)
+    few = torch.linspace(-9, 2, 25)
+    yield Chunk(arguments={"x": torch.cartesian_prod(few, few, few)}, format="float32", members=25**3)
+
+
+def _on_both(identifier: str, longest: int = 600) -> Proof:
+    """The promise `device`: float32 on the CPU and on a GPU."""
+    door = DOORS[CONTRACT.subjects[CONTRACT.obligations[identifier].subject].door]
+    return same_on_both(
+        CONTRACT, door, identifier, partial(_widths, longest), expected=4 * longest + 25**3,
+        bound=f"4 rows of each width up to {longest}, n = 3 over 25 numbers, forward and backward",
+    )  # fmt: skip
+
+
 def _unanswered(function: Function, n: int, questions: np.ndarray, dtype: torch.dtype = torch.float32) -> str:
     """The first question of the declared tree that the row's sum does not answer with yes.
 
@@ -313,3 +391,15 @@ def _other_ways(n: int, questions: np.ndarray) -> str:
             with launching(**numbers):
                 wrong = _unanswered(softmax, n, questions)
     return wrong
+
+
+every_number_alone_by_triton = by_triton(every_number_alone)
+every_pair_of_bfloat16_by_triton = by_triton(every_pair_of_bfloat16)
+every_logarithm_of_a_pair_by_triton = by_triton(every_logarithm_of_a_pair)
+every_exact_shift_by_triton = by_triton(every_exact_shift)
+every_constant_row_by_triton = by_triton(every_constant_row)
+every_refusal_by_triton = by_triton(every_refusal)
+every_arrangement_by_triton = by_triton(every_arrangement)
+every_arrangement_of_logarithms_by_triton = by_triton(every_arrangement_of_logarithms)
+softmax_on_both = partial(_on_both, "SM-OB107")
+log_softmax_on_both = partial(_on_both, "SM-OB112")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.door import Arguments, Bounded, Door
-from samebits.numerics.elementary.philox import philox_uint32
+from samebits.numerics.elementary.philox import philox_uint32_native
 from samebits.numerics.recipes import make
 
 
@@ -41,5 +41,5 @@ def numbers(recipe: str, shape: Sequence[int], seed: int, format: str) -> Tensor
 
 def fractions(shape: Sequence[int], seed: int) -> np.ndarray:
     """float64 in 0 to 1, 1 left out; the same on every machine."""
-    words = philox_uint32(seed, 0, int(np.prod(shape)))
+    words = philox_uint32_native(seed, 0, int(np.prod(shape)), threads=1)
     return words.reshape(tuple(shape)).astype(np.float64) * 2.0**-32

@@ -1,0 +1,218 @@
+"""What decides a verdict, as it is here and now: the digests and versions that a receipt is made with and held against.
+
+Everything is gathered once, for reading every source takes a while. Knows no operator and runs no obligation."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from samebits import native
+from samebits.checker import environment
+from samebits.checker.promises import MODULES
+from samebits.contracts.language import Contract, ProofEntry
+from samebits.contracts.receipts import WHOLE, Facts, Receipt
+from samebits.contracts.registry import Room
+from samebits.contracts.sources import (
+    Tree,
+    canonical,
+    compiled_by_all,
+    contract_digest,
+    has_contract,
+    obligation_digest,
+)
+from samebits.records.shipped import PACKAGE
+
+RUNNING: Final = ("examples", "draws", "enumeration", "order")
+"""Methods that run the kernels: machine and library decide. The others look at sources or at compiled text."""
+VERSIONS: Final = {
+    "types": ("mypy",), "examples": ("torch", "numpy"), "draws": ("torch", "numpy", "hypothesis"),
+    "enumeration": ("torch", "numpy"), "order": ("torch", "numpy"), "integers": ("z3-solver",),
+    "dag": ("triton", "torch", "numpy"), "artifact": ("triton",),
+}  # fmt: skip
+"""Packages whose version may decide a verdict, beside Python's own."""
+# What runs a check without being imported by it.
+_PROCESSES = {"dag": ("samebits.checker.tracing.__main__",), "artifact": ("samebits.checker.artifact_process",)}
+_CHECKERS = {
+    "types": (), "examples": ("samebits.checker.trying",), "draws": ("samebits.checker.trying",),
+}  # fmt: skip
+_GENERATORS = {"examples": ("samebits.checker.cases",), "draws": ("samebits.checker.cases", "samebits.checker.drawing")}
+SHORT: Final = 32
+"""Hexadecimal digits of a digest that a receipt keeps."""
+
+
+def module_of(importable: str) -> str:
+    """The module of "module:attribute"."""
+    return importable.partition(":")[0]
+
+
+def where(backend: str, method: str) -> dict[str, str]:
+    """Machine, versions, compiler and library, as far as they decide."""
+    found: dict[str, str] = {}
+    backends = backend.split(", ") if method in RUNNING else []
+    if "cpu" in backends:
+        found |= _processor()
+    if "triton" in backends:
+        found |= {"gpu": environment.gpu(), "triton": environment.installed("triton")}
+    found |= {package: environment.installed(package) for package in VERSIONS[method]}
+    return {**found, "python": ".".join(platform.python_version_tuple()[:2])}
+
+
+def _processor() -> dict[str, str]:
+    machine = {"architecture": environment.architecture(), "processor": environment.processor()}
+    if environment.native_problem():
+        return {**machine, "instruction sets": "none", "compiler": "none", "library": "none"}
+    return {**machine, "instruction sets": " ".join(native.instruction_sets()), "compiler": native.compiler(),
+            "library": native.library_digests()[1][:SHORT]}  # fmt: skip
+
+
+def _flags() -> str:
+    return "" if environment.native_problem() else native.build_digest()
+
+
+class Present:
+    """The present of several contracts."""
+
+    def __init__(self, rooms: Mapping[str, Room], package: Path = PACKAGE) -> None:
+        self.rooms = dict(rooms)
+        packages = {room.package.partition(".")[0]: room.root for room in rooms.values()}
+        self.tree = Tree({**packages, "samebits": package.parent})
+        self._known: dict[tuple[str, ...], Facts] = {}
+        self._kernels: dict[tuple[str, str], frozenset[Path]] = {}
+        self._reached: dict[tuple[tuple[str, ...], str, str], frozenset[Path]] = {}
+        self._digests: dict[frozenset[Path], str] = {}
+        self._shared = frozenset(compiled_by_all(package))
+        self._flags = _flags()
+        self._build = frozenset({package / "native" / "sources.py"})
+        self._where: dict[tuple[str, str], dict[str, str]] = {}
+        self._below: dict[tuple[str, str], str] = {}
+
+    def of(self, receipt: Receipt) -> Facts | None:
+        """What a receipt is held against; None where the contract asks for no such thing any more."""
+        if receipt.contract not in self.rooms:
+            return None
+        room = self.rooms[receipt.contract]
+        contract = room.contract()
+        if receipt.obligation == WHOLE:
+            return self.facts(room, WHOLE, receipt.backend, "types")
+        if receipt.obligation not in contract.obligations:
+            return None
+        if receipt.level < 4:
+            return self.facts(room, receipt.obligation, receipt.backend, receipt.method)
+        declared = contract.proofs_of(receipt.obligation, receipt.backend).values()
+        entry = next((each for each in declared if (each.kind, each.object) == (receipt.method, receipt.by)), None)
+        return self.facts(room, receipt.obligation, receipt.backend, receipt.method, entry) if entry else None
+
+    def facts(self, room: Room, identifier: str, backend: str, method: str, proof: ProofEntry | None = None) -> Facts:
+        """What a run of this obligation would be tied to, had it been made now."""
+        key = (room.name, identifier, backend, method, proof.object if proof else "")
+        if key not in self._known:
+            self._known[key] = Facts(
+                sources={name: value[:SHORT] for name, value in
+                         self._sources(room, identifier, backend, method, proof).items()},
+                dependencies=self._dependencies(room.contract(), backend) if method != "types" else {},
+                where=self._surroundings(backend, method),
+            )  # fmt: skip
+        return self._known[key]
+
+    def _surroundings(self, backend: str, method: str) -> dict[str, str]:
+        if (backend, method) not in self._where:
+            self._where[backend, method] = where(backend, method)
+        return self._where[backend, method]
+
+    def _sources(self, room: Room, identifier: str, backend: str, method: str,
+                 proof: ProofEntry | None) -> dict[str, str]:  # fmt: skip
+        digest, contract = self._digest, room.contract()
+        kernel = self._kernel(room, backend)
+        if method == "types":
+            return {"kernel": digest(kernel | self._own(room, backend))}
+        found = {"kernel": digest(kernel), "contract": _words(contract, identifier, proof)}
+        if "cpu" in backend.split(", ") and method in (*RUNNING, "integers"):
+            found["headers"] = digest(self._shared)
+        if "cpu" in backend.split(", ") and method in RUNNING:
+            found["flags"] = self._flags
+        generator: frozenset[Path] = frozenset()
+        if method in _GENERATORS:
+            doors = f"{room.package}.check"
+            generator = self._reach((doors, "samebits.numerics.recipes", *_GENERATORS[method]), backend)
+            generator = generator - kernel - self._shared
+            found["generator"] = digest(generator)
+        roots = _CHECKERS.get(method) or ("samebits.contracts.proof", *_PROCESSES.get(method, ()))
+        checker = _unless_judges(self._reach(roots, backend, own=room)) - kernel - generator - self._shared
+        promise = self._promise(room, identifier, backend, proof) - kernel - generator - checker - self._shared
+        return {**found, "promise": digest(promise), "checker": digest(checker)}
+
+    def _promise(self, room: Room, identifier: str, backend: str, proof: ProofEntry | None) -> frozenset[Path]:
+        """What judges: the check or the proof, the reference, the planted faults."""
+        contract = room.contract()
+        if proof is not None:
+            own = module_of(proof.object).startswith(f"{room.package}.")
+            reached = self._reach((module_of(proof.object),), backend, own=None if own else room)
+            return reached | self._own(room, backend)
+        obligation = contract.obligations[identifier]
+        predicate = module_of(obligation.name) if ":" in obligation.name else "samebits.contracts.predicates"
+        named = MODULES.get(obligation.name, (predicate,))
+        reference = contract.equations[contract.subjects[obligation.subject].equation].reference
+        others = [reference, *(contract.mutants[mutant].object for mutant in obligation.mutants)]
+        return self._reach((*named, *map(module_of, others)), backend)
+
+    def _reach(self, modules: Iterable[str], backend: str, own: Room | None = None) -> frozenset[Path]:
+        """Files of modules and their imports; with `own`, no contract's folder but that of this one is entered."""
+        key = (tuple(modules), backend, own.name if own else "")
+        if key not in self._reached:
+            within = (lambda file: file.parent == own.folder or not has_contract(file.parent)) if own else bool
+            found = self.tree.reached(key[0], backend.split(", "), within=within, without=self._build)
+            self._reached[key] = frozenset(found)
+        return self._reached[key]
+
+    def _kernel(self, room: Room, backend: str) -> frozenset[Path]:
+        """What runs when the contract's subjects are called; C++ that all kernels share is told apart."""
+        key = (room.name, backend)
+        if key not in self._kernels:
+            subjects = sorted({module_of(each.object) for each in room.contract().subjects.values()})
+            self._kernels[key] = self._reach(subjects, backend) - self._shared
+        return self._kernels[key]
+
+    def _own(self, room: Room, backend: str) -> frozenset[Path]:
+        """All of a contract's own Python, with what it imports."""
+        files = sorted(room.folder.glob("*.py"))
+        names = [f"{room.package}.{file.stem}" if file.stem != "__init__" else room.package for file in files]
+        return self._reach(names, backend)
+
+    def _digest(self, files: frozenset[Path]) -> str:
+        if files not in self._digests:
+            self._digests[files] = self.tree.digest(files)
+        return self._digests[files]
+
+    def _dependencies(self, contract: Contract, backend: str) -> dict[str, str]:
+        """Every contract below this one, with one digest of its words and its code."""
+        found: dict[str, str] = {}
+        waiting = list(contract.depends_on)
+        while waiting:
+            name = waiting.pop()
+            if name in found:
+                continue
+            if name not in self.rooms:
+                raise ValueError(f"{contract.path}: depends_on names {name!r}, which no contract is called")
+            below = self.rooms[name]
+            if (name, backend) not in self._below:
+                code = self._digest(self._kernel(below, backend))
+                self._below[name, backend] = canonical([contract_digest(below.contract()), code])[:SHORT]
+            found[name] = self._below[name, backend]
+            waiting += below.contract().depends_on
+        return found
+
+
+def _unless_judges(files: frozenset[Path]) -> frozenset[Path]:
+    """Without the promises' own modules: each receipt is tied to the one that judged it."""
+    return frozenset(file for file in files if file.parent.name != "promises" or file.name == "__init__.py")
+
+
+def _words(contract: Contract, identifier: str, proof: ProofEntry | None) -> str:
+    words = obligation_digest(contract, identifier)
+    if proof is None:
+        return words
+    # Which other obligations it speaks for is no part of what it says about this one.
+    return canonical([words, proof.kind, sorted(proof.backends), proof.object])

@@ -1,0 +1,115 @@
+"""`samebits contract replay | collect | sign | verify`: receipts run again, taken over, and signed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samebits.cli.commands.contract_rooms import (
+    Names,
+    Receipts,
+    Rooms,
+    Trusted,
+    chosen,
+    known_rooms,
+    store_of,
+    trusted_rooms,
+)
+from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
+from samebits.contracts.store import Store
+
+STYLES = {"reproduced": "green", "false": "bold red", **VERDICT_STYLES}
+
+
+def replay(
+    names: Names = None,
+    sample: Annotated[int | None, typer.Option(help="At most so many runs. Default: what fits the seconds.")] = None,
+    seed: Annotated[str, typer.Option(help="What the sample is drawn by.")] = "1",
+    seconds: Annotated[float, typer.Option(help="For all of them together.")] = 60.0,
+    rooms: Rooms = None,
+    trust: Trusted = None,
+    receipts: Receipts = None,
+    as_json: Json = False,
+) -> None:
+    """Run a random sample of receipts again. Example: [bold]samebits contract replay --seconds 60[/bold]"""
+    from rich.text import Text
+
+    from samebits.checker.replaying import UNJUDGED, Replay, candidates, sampled
+    from samebits.checker.replaying import replay as run_again
+    from samebits.checker.standing import standings
+    from samebits.contracts.receipts import FALSE
+
+    if (sample is not None and sample < 1) or seconds <= 0:
+        raise ValueError(f"replay: sample={sample}, seconds={seconds}; allowed: at least 1, more than 0")
+    known = trusted_rooms(rooms, trust)
+    wanted = chosen(names, known)
+    found = {name: each for name, each in standings(known, store_of(receipts, rooms)).items() if name in wanted}
+    listed = candidates(known, [one for each in found.values() for one in each.receipts])
+    edited = [line for each in found.values() for line in each.false]
+    done: list[Replay] = []
+    with progress("replaying") as tell:
+        for each in run_again(sampled(listed, seed, sample, seconds), known, seconds):
+            tell(str(each))
+            done.append(each)
+    false = [*edited, *(str(each) for each in done if each.verdict == FALSE)]
+    unjudged = [each for each in done if each.verdict == UNJUDGED]
+    if as_json:
+        keys = ("verdict", "detail", "seconds")
+        print_json({"seed": seed, "can_run_here": len(listed), "false": false, "replayed": [
+            {"receipt": str(each.receipt), "id": each.receipt.identity, **{key: getattr(each, key) for key in keys}}
+            for each in done]})  # fmt: skip
+    else:
+        for line in edited:
+            output().print(Text(line, style=STYLES["false"]))
+        for each in done:
+            output().print(Text(f"{each} ({each.seconds:.1f} s)", style=STYLES[each.verdict]))
+        print(f"{len(done)} receipts replayed of {sum(len(each.receipts) for each in listed)} that can run here, "
+              f"seed {seed}: {len(false)} false, {len(unjudged)} could not be judged")  # fmt: skip
+    raise typer.Exit(1 if false else 3 if unjudged or not done else 0)
+
+
+def collect(folder: Annotated[Path, typer.Argument(help="A folder of receipts made elsewhere.")],
+            rooms: Rooms = None, receipts: Receipts = None) -> None:  # fmt: skip
+    """Take over receipts of another machine; edited ones are refused. Example: [bold]contract collect h200[/bold]"""
+    if not folder.is_dir():
+        raise ValueError(f"collect: {folder} is no folder; a folder of receipts is needed")
+    theirs, store = Store(folder), store_of(receipts, rooms, writes=True)
+    taken = [receipt for name in known_rooms(rooms) for receipt in theirs.read(name)]
+    if not taken:
+        raise ValueError(f"collect: {folder} has no receipt of a known contract")
+    store.write(taken)
+    machines = ", ".join(dict.fromkeys(receipt.machine for receipt in taken))
+    print(f"{len(taken)} receipts of {machines} taken over into {store.folder}")
+
+
+def sign(
+    key: Annotated[Path, typer.Option(help="A private ssh key, like ~/.ssh/id_ed25519.")],
+    rooms: Rooms = None,
+    receipts: Receipts = None,
+) -> None:
+    """Sign the folder of receipts. Example: [bold]samebits contract sign --key ~/.ssh/id_ed25519[/bold]"""
+    from samebits.contracts.signing import sign as write_signature
+
+    print(f"written: {write_signature(store_of(receipts, rooms, writes=True).folder, key.expanduser())}")
+
+
+def verify(
+    allowed_signers: Annotated[Path, typer.Option(help="Lines like `name ssh-ed25519 AAAA...`.")],
+    rooms: Rooms = None,
+    receipts: Receipts = None,
+    as_json: Json = False,
+) -> None:
+    """Check that signature, offline. Example: [bold]contract verify --allowed-signers signers.txt[/bold]"""
+    from samebits.contracts.signing import verify as find_signer
+
+    folder = store_of(receipts, rooms).folder
+    signer = find_signer(folder, allowed_signers.expanduser())
+    if as_json:
+        print_json({"holds": bool(signer), "signer": signer, "folder": str(folder)})
+    elif signer:
+        print(f"holds: {folder} is signed by {signer}")
+    else:
+        print(f"does not hold: no allowed signer signed {folder} as it lies here")
+    raise typer.Exit(0 if signer else 1)

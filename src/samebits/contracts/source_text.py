@@ -1,0 +1,112 @@
+"""What a source file says, as one digest: comments, docstrings and layout left out, so that evidence outlives a typo.
+
+Python is read as its syntax tree, written in a form that does not depend on the Python version; C++ as text without
+comments, each directive on a line of its own. Nothing is executed."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import resolve_name
+from pathlib import Path
+
+PYTHON, CPP = (".py",), (".cpp", ".h")
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+# A string or character is kept as it is, so that what looks like a comment inside stays.
+_CPP_TOKENS = re.compile(
+    r'R"(?P<raw>[^(\s]*)\(.*?\)(?P=raw)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/|\\\n', re.DOTALL
+)
+_NO_MEANING = ("type_comment", "kind")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """One file."""
+
+    digest: str
+    names: tuple[str, ...]
+    """Python: modules imported anywhere in it, "package:name" for `from package import name`. C++: quoted includes."""
+
+
+def source_text(file: Path) -> SourceText:
+    """The digest of what a file says and what it names; read again only where the file has changed."""
+    return _read(file, file.stat().st_mtime_ns)
+
+
+@cache
+def _read(file: Path, modified: int) -> SourceText:
+    text = file.read_text()
+    if file.suffix in PYTHON:
+        tree = ast.parse(text)
+        # The module's own package is not known here: relative imports keep their dots.
+        said: list[str] = []
+        _python(tree, said)
+        return SourceText(_digest("\n".join(said)), tuple(dict.fromkeys(_imports(tree))))
+    return SourceText(_digest(cpp_text(text)), tuple(_INCLUDE.findall(text)))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _python(node: ast.AST, said: list[str]) -> None:
+    """A node by its kind and what is set in it. Fields that are empty are left out: versions of Python add some."""
+    said.append(type(node).__name__)
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            said.append(name)
+            _python(value, said)
+        elif isinstance(value, list):
+            for each in value:
+                if not isinstance(each, ast.AST):
+                    said.append(f"{name}[{each!r}]")
+                elif not _says_nothing(each, node):
+                    said.append(name)
+                    _python(each, said)
+        elif value is not None and name not in _NO_MEANING:
+            said.append(f"{name}={type(value).__name__} {value!r}")
+    said.append(".")
+
+
+def _says_nothing(node: ast.AST, within: ast.AST) -> bool:
+    """A statement that is a text and no more: a docstring, wherever it stands. Or the empty piece that some versions of
+    Python put into an f-string."""
+    if isinstance(within, ast.JoinedStr):
+        return isinstance(node, ast.Constant) and node.value == ""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            yield from (f"{base}:{alias.name}" for alias in node.names)
+
+
+def absolute(name: str, package: str) -> str:
+    """A name of `SourceText.names` without leading dots, as seen from a package."""
+    base, colon, attribute = name.partition(":")
+    return f"{resolve_name(base, package)}{colon}{attribute}" if base.startswith(".") else name
+
+
+def cpp_text(text: str) -> str:
+    """C++ without comments; white space is one blank, and a directive has its line."""
+    parts: list[str] = []
+    for line in _CPP_TOKENS.sub(_kept, text).splitlines():
+        words = " ".join(line.split())
+        if words:
+            # A directive ends with its line; all else may be broken anywhere.
+            parts.append(f"\n{words}\n" if words.startswith("#") else f"{words} ")
+    return "".join(parts)
+
+
+def _kept(match: re.Match[str]) -> str:
+    found = match.group()
+    return " " if found.startswith(("/", "\\")) else found

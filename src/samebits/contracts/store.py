@@ -1,0 +1,129 @@
+"""The folder of receipts: one file a contract, one line a receipt, those of several machines side by side.
+
+What many receipts of a file share, machine and versions and library, stands in a line of its own and is named by its
+hash. A line whose content and id disagree is handed out as false; one of an older schema counts for nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from samebits.contracts.receipts import SCHEMA, Receipt
+
+SUFFIX = ".jsonl"
+
+
+class ReceiptError(ValueError):
+    """A receipt that cannot be believed or read: file, line, why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shelf:
+    """What the file of one contract holds."""
+
+    receipts: tuple[Receipt, ...] = ()
+    false: tuple[str, ...] = ()
+    """Lines whose content and id disagree, each with its place."""
+    outdated: int = 0
+    """Lines of an older schema."""
+
+
+class Store:
+    """A folder with one file a contract. Writing replaces the line that spoke about the same thing on the same kind of
+    machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def look(self, contract: str) -> Shelf:
+        """Everything in a contract's file; an empty shelf where nothing was run. A line that is no receipt raises."""
+        receipts, false, outdated = list[Receipt](), list[str](), 0
+        shared: dict[str, dict[str, str]] = {}
+        for where, document in self._lines(contract):
+            if "facts" in document:
+                shared[document["where"]] = document["facts"]
+            elif document.get("schema") != SCHEMA:
+                outdated += 1
+            else:
+                stated = document.pop("id", "")
+                receipt = _receipt(document, shared, where)
+                if receipt.identity == stated:
+                    receipts.append(receipt)
+                else:
+                    false.append(f"{where}: {receipt}: content and id disagree; a receipt is made, never edited")
+        return Shelf(receipts=tuple(receipts), false=tuple(false), outdated=outdated)
+
+    def read(self, contract: str) -> list[Receipt]:
+        """The receipts of a contract; a false line is a ReceiptError."""
+        shelf = self.look(contract)
+        if shelf.false:
+            raise ReceiptError(shelf.false[0])
+        return list(shelf.receipts)
+
+    def seconds(self, contract: str) -> dict[tuple[str, int, str], float]:
+        """How long what a receipt tells took last time, whatever its schema: by obligation, level and what ran."""
+        return {
+            (document["obligation"], document["level"], document["by"]): float(document["seconds"])
+            for _, document in self._lines(contract) if "obligation" in document
+        }  # fmt: skip
+
+    def _lines(self, contract: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        path = self.folder / f"{contract}{SUFFIX}"
+        if not path.is_file():
+            return
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            where = f"{path}:{number}"
+            if not line:
+                continue
+            try:
+                document = json.loads(line)
+            except ValueError as error:
+                raise ReceiptError(f"{where}: no receipt: {error}") from error
+            if not isinstance(document, dict):
+                raise ReceiptError(f"{where}: no receipt: {line[:40]}")
+            yield where, document
+
+    def write(self, receipts: Iterable[Receipt]) -> None:
+        """Adds receipts, file by file; each file is replaced in one step."""
+        by_contract: dict[str, list[Receipt]] = {}
+        for receipt in receipts:
+            by_contract.setdefault(receipt.contract, []).append(receipt)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for contract, added in by_contract.items():
+            kept = {receipt.key: receipt for receipt in (*self.read(contract), *added)}
+            path = self.folder / f"{contract}{SUFFIX}"
+            beside = path.with_suffix(".new")
+            beside.write_text("\n".join(_file([kept[key] for key in sorted(kept)])) + "\n")
+            beside.replace(path)
+
+
+def _file(receipts: Iterable[Receipt]) -> Iterator[str]:
+    """The lines of a file: what is shared where it is first needed, then each receipt."""
+    told: set[str] = set()
+    for receipt in receipts:
+        document = asdict(receipt)
+        facts = document["where"]
+        name = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+        if name not in told:
+            told.add(name)
+            yield json.dumps({"where": name, "facts": facts}, sort_keys=True)
+        yield json.dumps({"id": receipt.identity, **document, "where": name}, sort_keys=True)
+
+
+def _receipt(document: dict[str, Any], shared: dict[str, dict[str, str]], where: str) -> Receipt:
+    try:
+        return Receipt(**{**document, "where": shared[document["where"]]})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ReceiptError(f"{where}: no receipt: {' '.join(str(error).split())}") from error
+
+
+def folder_digest(folder: Path) -> str:
+    """One SHA-256 of all receipts in a folder, by file name and content: what a signature speaks for."""
+    whole = hashlib.sha256()
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        whole.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return whole.hexdigest()

@@ -1,0 +1,145 @@
+"""Every contract stands where it must, on every backend, by receipts that count; the logic is tried on made-up stores.
+
+The first test is red where a required level is missing or stale, and names the command that renews it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.contracts.evidence import made_up
+
+from samebits.checker import environment
+from samebits.checker.present import Present
+from samebits.checker.standing import shortfalls, standings
+from samebits.checker.targets import OPERATORS
+from samebits.cli.commands.contract_rooms import known_rooms
+from samebits.contracts.graph import graph_of
+from samebits.contracts.receipts import Receipt
+from samebits.contracts.registry import Room
+from samebits.contracts.store import Store
+from samebits.records.shipped import shipped
+
+NAME = "swiglu"
+"""A contract with proofs of both backends and an obligation that compares them; it must reach level 3 on both."""
+
+
+def test_every_required_level_is_reached() -> None:
+    missing = shortfalls(standings(known_rooms(None), Store(shipped("receipts"))))
+    assert not missing, "\n".join(["", *missing])
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Room:
+    monkeypatch.setattr(environment, "gpu", lambda: "NVIDIA H200 (compute capability 9.0)")
+    return OPERATORS.rooms()[NAME]
+
+
+def lines(room: Room, folder: Path, receipts: list[Receipt]) -> list[str]:
+    store = Store(folder)
+    store.write(receipts)
+    return shortfalls(standings({NAME: room}, store))
+
+
+def test_a_full_store_is_green(room: Room, tmp_path: Path) -> None:
+    assert lines(room, tmp_path, made_up(room, Present({NAME: room}))) == []
+
+
+def without(part: Callable[[Receipt], bool]) -> Callable[[Receipt], Receipt | None]:
+    return lambda each: None if part(each) else each
+
+
+def with_(part: Callable[[Receipt], bool], **changes: object) -> Callable[[Receipt], Receipt | None]:
+    return lambda each: replace(each, **changes) if part(each) else each  # type: ignore[arg-type]
+
+
+def is_(obligation: str, level: int, backend: str) -> Callable[[Receipt], bool]:
+    return lambda each: (each.obligation, each.level, each.backend) == (obligation, level, backend)
+
+
+FAULTS: dict[str, tuple[Callable[[Receipt], Receipt | None], str]] = {
+    "removed on the GPU": (without(is_("SG-OB102", 3, "triton")), "on triton: level 2 of 3: SG-OB102: level 3: no"),
+    "removed on the CPU": (without(is_("SG-OB102", 2, "cpu")), "on cpu: level 1 of 3: SG-OB102: level 2: no"),
+    "types removed": (without(lambda each: each.level == 1 and each.backend == "cpu"), "swiglu on cpu: level 0 of 3"),
+    "stale": (with_(is_("SG-OB102", 3, "cpu"), sources={"kernel": "other"}), "stale: kernel: the code of the kernel"),
+    "too few calls": (with_(is_("SG-OB102", 3, "cpu"), calls=9_999), "SG-OB102: level 3: 9999 calls of 10000"),
+    "a mutant alive": (with_(is_("SG-OB102", 2, "cpu"), killed={}), "SG-OB102: level 2: SG-MU"),
+    "a recipe never drawn": (with_(is_("SG-OB102", 3, "cpu"), classes={"normal": 9}), "never drawn"),
+    "does not hold": (with_(is_("SG-OB102", 3, "triton"), holds=False, detail="row 3 differs"), "H200: row 3 differs"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_missing_or_stale_is_red(room: Room, tmp_path: Path, fault: str) -> None:
+    """Planted faults: one receipt of a full store is gone or says something else."""
+    change, words = FAULTS[fault]
+    made = [changed for each in made_up(room, Present({NAME: room})) if (changed := change(each)) is not None]
+    (line,) = lines(room, tmp_path, made)
+    assert words in line and f"samebits contract prove {NAME} --backend " in line, line
+
+
+def test_a_proof_counts_for_its_own_backend_and_none_may_be_missing(room: Room, tmp_path: Path) -> None:
+    contract = room.contract()
+    traced = next(name for name, entry in contract.proofs.items() if entry.kind == "dag")
+    assert contract.proofs[traced].backends == ["triton"]
+    identifier = contract.proofs[traced].obligations[0]
+    made = made_up(room, Present({NAME: room}))
+    assert not [each for each in made if each.method in ("dag", "artifact") and "cpu" in each.backend]
+
+    def level(receipts: list[Receipt], backend: str) -> tuple[int, str]:
+        store = Store(tmp_path / f"{len(receipts)} {backend}")
+        store.write(receipts)
+        own = standings({NAME: room}, store)[NAME].standings
+        (one,) = (each for each in own if (each.obligation, each.backend) == (identifier, backend))
+        return one.level, one.lacks
+
+    assert level(made, "triton")[0] == 4
+    some = [each for each in made if not (each.method == "dag" and each.obligation == identifier)]
+    assert level(some, "triton") == (3, f"level 4: {traced} has no receipt that counts")
+    reached, lacks = level(made, "cpu")
+    assert not contract.proofs_of(identifier, "cpu"), "choose an obligation without a proof on the CPU"
+    assert (reached, lacks) == (3, "level 4: no proof is declared for cpu")
+
+
+def test_several_machines_and_one_vocabulary(room: Room, tmp_path: Path) -> None:
+    """Shown on another machine counts; status, graph and the lines of a shortfall say the same of it."""
+    made = made_up(room, Present({NAME: room}))
+    other = [replace(each, where={**each.where, "architecture": "x86-64", "processor": "Intel Xeon"})
+             for each in made if "architecture" in each.where]  # fmt: skip
+    elsewhere = [each for each in made if "architecture" not in each.where]
+    store = Store(tmp_path)
+    store.write([*other, *elsewhere])
+    found = standings({NAME: room}, store)
+    assert shortfalls(found) == [] and found[NAME].shown_on("cpu")[0].startswith("x86-64 (Intel Xeon)")
+    assert found[NAME].shown_on("triton")[-1].endswith("NVIDIA H200")
+    here, counted = found[NAME].here("cpu")
+    assert here < counted
+    store.write(made)
+    both = standings({NAME: room}, store)
+    assert len(both[NAME].receipts) > len(made) and len(both[NAME].shown_on("cpu")) == 2
+    graph = graph_of({NAME: room.contract()}, levels={NAME: both[NAME].levels})
+    assert graph.nodes[NAME].verdict == both[NAME].verdict("cpu") == both[NAME].verdict("triton") == "holds"
+
+
+def test_kills_of_what_no_longer_counts_are_not_counted(room: Room, tmp_path: Path, samebits_main: Callable[..., str],
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    made = [each for each in made_up(room, Present({NAME: room})) if each.level == 2]
+    Store(tmp_path / "good").write(made)
+    Store(tmp_path / "stale").write([replace(each, sources={}) for each in made])
+    alive = [json.loads(samebits_main("contract", "status", NAME, "--mutants", "--receipts", str(tmp_path / kind),
+                                      "--json"))["alive"] for kind in ("good", "stale")]  # fmt: skip
+    asked = sum(len(each.mutants) for each in room.contract().obligations.values())
+    assert alive == [0, asked]
+
+
+@pytest.fixture
+def samebits_main(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The command in this process: what it prints."""
+    from typer.testing import CliRunner
+
+    from samebits.cli.commands.contract import app
+
+    return lambda *arguments: CliRunner().invoke(app, arguments[1:]).stdout

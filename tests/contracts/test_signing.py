@@ -1,0 +1,61 @@
+"""Receipts signed by an ssh key are verified offline; a changed receipt, another key, no key: each is told."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from samebits.contracts import signing
+from samebits.contracts.signing import sign, verify
+from samebits.records.report import UnjudgedError
+
+pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="signatures need ssh-keygen")
+
+
+def key_of(folder: Path, name: str) -> tuple[Path, str]:
+    """A private key, and the line that allows it."""
+    path = folder / name
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(path)], check=True)
+    return path, f"{name} {path.with_suffix('.pub').read_text()}"
+
+
+def test_a_signature_speaks_for_the_receipts_as_they_lie(tmp_path: Path) -> None:
+    receipts = tmp_path / "receipts"
+    receipts.mkdir()
+    (receipts / "softmax.jsonl").write_text("{}\n")
+    (mine, line), (theirs, other) = key_of(tmp_path, "me"), key_of(tmp_path, "you")
+    allowed = tmp_path / "signers"
+    allowed.write_text(line)
+    with pytest.raises(UnjudgedError, match="receipts are not signed"):
+        verify(receipts, allowed)
+    sign(receipts, mine)
+    assert verify(receipts, allowed) == "me"
+    allowed.write_text(other)
+    assert verify(receipts, allowed) == ""
+    sign(receipts, theirs)
+    assert verify(receipts, allowed) == "you"
+    # Planted faults: a receipt changed, one added, one gone.
+    (receipts / "softmax.jsonl").write_text("{} \n")
+    assert verify(receipts, allowed) == ""
+    sign(receipts, theirs)
+    (receipts / "gelu.jsonl").write_text("{}\n")
+    assert verify(receipts, allowed) == ""
+    (receipts / "gelu.jsonl").unlink()
+    assert verify(receipts, allowed) == "you"
+
+
+def test_what_cannot_be_done_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("no key\n")
+    with pytest.raises(ValueError, match="cannot sign"):
+        sign(tmp_path, tmp_path / "key")
+    assert not (tmp_path / signing.SIGNATURE).exists()
+    with pytest.raises(ValueError, match="is no file; a private ssh key is needed"):
+        sign(tmp_path, tmp_path / "none")
+    with pytest.raises(ValueError, match="is no folder"):
+        sign(tmp_path / "none", tmp_path / "key")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(UnjudgedError, match="ssh-keygen, which is not here"):
+        sign(tmp_path, tmp_path / "key")
