@@ -85,8 +85,9 @@ def tasks(room: Room, levels: Sequence[int], backend: str | None = None) -> list
                 if backend is None or about(each, backend):
                     found.append(Task(room=room, level=level, backend=each, obligation=identifier))
     for name, entry in contract.proofs.items() if 4 in levels else ():
-        if backend is None or backend in entry.backends:
-            found.append(Task(room=room, level=4, backend=", ".join(entry.backends), proof=name))
+        task = Task(room=room, level=4, backend=", ".join(entry.backends), proof=name)
+        if backend is None or any(about(each, backend) for _, each in task.speaks_for()):
+            found.append(task)
     return found
 
 

@@ -65,7 +65,7 @@ def _python(node: ast.AST, said: list[str]) -> None:
             for each in value:
                 if not isinstance(each, ast.AST):
                     said.append(f"{name}[{each!r}]")
-                elif not _says_nothing(each):
+                elif not _says_nothing(each, node):
                     said.append(name)
                     _python(each, said)
         elif value is not None and name not in _NO_MEANING:
@@ -73,8 +73,11 @@ def _python(node: ast.AST, said: list[str]) -> None:
     said.append(".")
 
 
-def _says_nothing(node: ast.AST) -> bool:
-    """A statement that is a text and no more: a docstring, wherever it stands."""
+def _says_nothing(node: ast.AST, within: ast.AST) -> bool:
+    """A statement that is a text and no more: a docstring, wherever it stands. Or the empty piece that some versions of
+    Python put into an f-string."""
+    if isinstance(within, ast.JoinedStr):
+        return isinstance(node, ast.Constant) and node.value == ""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 

@@ -95,6 +95,7 @@ def prove(
 def _run(work: list[Any], known: dict[str, Room], seed: int, jobs: int) -> Iterator[tuple[Any, list[Receipt] | str]]:
     """Each task with its receipts, or with why it could not be judged."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
     from samebits.checker.proving import attempt
@@ -107,7 +108,10 @@ def _run(work: list[Any], known: dict[str, Room], seed: int, jobs: int) -> Itera
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(attempt, task, known, seed): task for task in work}
         for future in as_completed(running):
-            yield running[future], future.result()
+            try:
+                yield running[future], future.result()
+            except BrokenProcessPool as error:
+                yield running[future], f"{running[future]}: could not be judged: its process ended: {error}"
 
 
 @app.command()
