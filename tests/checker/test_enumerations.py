@@ -53,10 +53,10 @@ def test_every_enumeration_that_a_contract_names_is_tried_here() -> None:
 @pytest.mark.parametrize("name", ["softmax", "attention", "cross_entropy", "distill_loss", "gelu"])
 def test_without_a_gpu_the_proofs_about_triton_that_run_kernels_are_not_judged(name: str) -> None:
     entries = OPERATORS.rooms()[name].contract().proofs.values()
-    running = [each for each in entries if "triton" in each.backends and each.kind in ("enumeration", "order")]
+    running = [each for each in entries if "triton" in each.backends and each.kind == "enumeration"]
     assert running
     for each in running:
-        with pytest.raises(ValueError, match="could not be judged: .* none is visible|no CUDA GPU is visible"):
+        with pytest.raises(ValueError, match=r"could not be judged: .* visible"):
             import_object(each.object)()
 
 
