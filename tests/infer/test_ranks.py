@@ -13,7 +13,7 @@ from tests.parallel.ranks import on_ranks
 
 from samebits.infer import Engine, Request, Sampling
 from samebits.model import Model
-from samebits.model.split import Split
+from samebits.model.split import Split, SplitOperators
 from samebits.parallel.world import World
 from samebits.parity.scoring import compare, score
 
@@ -78,12 +78,12 @@ def summed_natively(world: World) -> list[Any]:
     whole = Model.new(SMALL, 3)
     parted = whole.parted(Split(config=SMALL, group=world.group))
 
-    def inward(self: Split, x: torch.Tensor, weight: torch.Tensor, sums: object, name: str) -> torch.Tensor:
+    def inward(self: SplitOperators, x: torch.Tensor, weight: torch.Tensor, sums: object, name: str) -> torch.Tensor:
         y = x @ weight.T
         torch.distributed.all_reduce(y)
         return y
 
-    Split.inward = inward  # type: ignore[method-assign,assignment]
+    SplitOperators.inward = inward  # type: ignore[method-assign,assignment]
     return answers(engine_of(parted))
 
 
