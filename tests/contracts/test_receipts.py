@@ -77,7 +77,7 @@ def test_what_is_run_is_written_down_and_replayed(own: Path) -> None:
     ran = samebits("contract", "prove", NAME, "--only", "SQ-OB1", "--level", "2", *where, cwd=own)
     assert ran.returncode == 0 and "1 run, 1 receipts on" in ran.stdout, ran.stdout + ran.stderr
     taken = samebits("contract", "collect", "made", "--rooms", "rooms", "--receipts", "taken", cwd=own)
-    assert taken.returncode == 0 and taken.stdout.startswith("1 receipts taken over into"), taken.stdout + taken.stderr
+    assert taken.returncode == 0 and "taken over into taken" in taken.stdout, taken.stdout + taken.stderr
     where = ("--rooms", "rooms", "--receipts", "taken")
     again = samebits("contract", "replay", *where, "--json", cwd=own)
     document = json.loads(again.stdout)

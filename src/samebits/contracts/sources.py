@@ -118,9 +118,9 @@ def compiled_by_all(package: Path) -> list[Path]:
 
 
 def contract_digest(contract: Contract) -> str:
-    """SHA-256 of the whole contract, by content: comments and layout do not matter."""
+    """SHA-256 of the whole contract, by content: comments and layout do not matter, nor does the level it asks for."""
     document = asdict(contract)
-    del document["path"]
+    del document["path"], document["requires_level"]
     return canonical(document)
 
 
