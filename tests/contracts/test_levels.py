@@ -1,7 +1,7 @@
 """Every contract stands where it must, on every backend, by receipts that count; the logic is tried on made-up stores.
 
 The first test is red where a required level is missing or stale, and names the command that renews it. What is not
-shown yet is listed in receipts/behind.yaml with the level that is; it may not fall, nor be listed once it is reached."""
+shown yet is in receipts/behind.yaml with the level that is; it may not fall, nor be listed once it is reached."""
 
 from __future__ import annotations
 
