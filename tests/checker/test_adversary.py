@@ -6,6 +6,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import signal
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,7 @@ from samebits.checker.adversary.coverage import Coverage
 from samebits.checker.adversary.layouts import laid_out
 from samebits.checker.adversary.nearness import any_order
 from samebits.checker.adversary.pool import KINDS, MIXED, kinds_of
+from samebits.checker.adversary.stranger_process import fork_for
 from samebits.checker.adversary.trial import Trial, arrangement, parse_trial
 from samebits.checker.targets import OPERATORS
 from samebits.records.report import Report, Verdict
@@ -161,3 +166,21 @@ def test_the_bound_is_that_of_the_worst_order() -> None:
     terms = 4097
     lost = (terms - 1) * 2.0**-24
     assert lost / (1 + lost) <= any_order(terms) < 1.01 * terms * 2.0**-24
+
+
+def test_a_process_can_be_ended_as_soon_as_its_number_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork that is slow to make its own group is in it already; else nothing would end it, and its end be awaited."""
+    here, real = os.getpid(), os.setpgid
+
+    def late(pid: int, group: int) -> None:
+        if os.getpid() != here:
+            time.sleep(60)
+        real(pid, group)
+
+    monkeypatch.setattr(os, "setpgid", late)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        fork_for(theirs, lambda: None)
+        pid = int(ours.recv(16))
+        os.killpg(pid, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL

@@ -5,6 +5,7 @@ asked by."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import socket
@@ -85,6 +86,9 @@ def fork_for(control: socket.socket, work: Callable[[], None]) -> None:
             work()
         finally:
             os._exit(0)
+    # On both sides: whoever is told the number may end the group at once, before the fork has come to it.
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
     control.sendall(f"{pid:>15}\n".encode())
 
 
