@@ -18,7 +18,7 @@ class Limits:
     """Bytes of a body that is short: it does not wait for long ones."""
     waiting_bytes: int = 1 << 22
     """Bytes of all bodies that come or wait to be read, beyond `short_bytes` of each."""
-    waiting: int = 32
+    waiting: int = 128
     """Requests that wait to be read, in each of four queues: short and long, texts and chats."""
     depth: int = 16
     """Brackets within brackets in its JSON."""
