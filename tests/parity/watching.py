@@ -51,6 +51,9 @@ def _meets_twice(indices: Any) -> bool:
 def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Why an operation of torch may decide no bit, or None where it is exact."""
     name = func.overloadpacket.__name__
+    tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+    if tensors and all(each.device.type == "meta" for each in tensors):
+        return None  # No numbers are there.
     if name in EXACT_OF_INTEGERS and not _floats((args, kwargs)):
         return None
     if name not in EXACT:
