@@ -15,7 +15,8 @@ LONG = (*TINY, f"training.max_steps={STEPS}", "optimizer.warmup=100", "training.
 
 def test_a_thousand_steps(tmp_path: Path) -> None:
     """FALSIFY-ALBOR-001, 002 and 003 and FALSIFY-STABLE-001, at the lengths that they name."""
-    cuts = {"whole": (4, 1), "apart": (1, 4)}
+    # Sixteen sequences an update: of four, the average wanders by five per cent with the texts that come.
+    cuts = {"whole": (16, 1), "apart": (4, 4)}
     for name, (micro_batch, accumulation) in cuts.items():
         cut = (f"training.micro_batch={micro_batch}", f"training.accumulation={accumulation}")
         run(small(*LONG, *cut), tmp_path / name)
