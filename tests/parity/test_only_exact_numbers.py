@@ -36,6 +36,7 @@ EXACT, INEXACT_IN_NUMPY, RANDOM = (frozenset(each.split()) for each in (_EXACT, 
 LISTED = {
     ("infer/server/schema.py", "np.cumsum"): "of whole numbers: brackets within brackets",
     ("ops/rope/scaling.py", "**"): "of decimal numbers, to forty digits",
+    ("ops/softmax/lengths.py", "**"): "of fractions, exact: a proof",
     ("parity/scoring.py", "math.expm1"): "a mean that is printed, from logprobs that are compared by their bits",
     ("parity/stability/gradflow/reference.py", "**"): "in float64, judges",
     ("parity/stability/hyperparams/reference.py", "**"): "in float64, judges",
