@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from samebits.checker import plan
-from samebits.checker.driving import OUTPUT, drive, everything, prepare
+from samebits.checker.driving import OUTPUT, begin, everything
 from samebits.contracts.orders import sum_error
 
 # |found - exact| <= absolute + relative * |exact|, by class, judgement and format.
@@ -39,8 +39,7 @@ def test_within_the_fields_tolerances(door: str, format: str) -> None:
         for case in judgement.cases:
             if case.recipe != "normal" or case.format != format:
                 continue
-            prepared = prepare(judgement.setting, case)
-            found = drive(judgement.setting, prepared.arguments, prepared.cotangent, everything(judgement.setting.door))
+            prepared, found = begin(judgement.setting, case, everything(judgement.setting.door))
             order = judgement.setting.orders[format]
             exact = judgement.setting.door.exact(
                 prepared.arguments, prepared.cotangent, lambda terms, order=order: sum_error(order, terms)

@@ -60,11 +60,11 @@ class Layer(nn.Module):
             self.add_module(name.split(".")[1], _linear(model.weights[f"{at}{name}.weight"]))
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
-        config, normed = self.config, STOCK.rmsnorm(x, self.norms[0], self.config.eps)
+        config, normed = self.config, STOCK.rmsnorm(x, self.norms[0], None, self.config.eps)
         q, k, v = (each(normed).view(len(x), -1, config.head_size) for each in (self.q_proj, self.k_proj, self.v_proj))
         q, k = (STOCK.rope(each, batch.positions, config.theta) for each in (q, k))
         x = x + self.o_proj(STOCK.attention(q, k, v, cu_seqlens=batch.edges).reshape(len(x), -1))
-        normed = STOCK.rmsnorm(x, self.norms[1], config.eps)
+        normed = STOCK.rmsnorm(x, self.norms[1], None, config.eps)
         down: Tensor = self.down_proj(STOCK.swiglu(self.gate_proj(normed), self.up_proj(normed)))
         return x + down
 
@@ -88,10 +88,10 @@ class Decoder(nn.Module):
     def forward(self, inputs: list[Tensor], targets: Tensor) -> Tensor:
         embedding, norm = self.ends
         batch = Batch.of(inputs)
-        x = STOCK.embedding(batch.ids, embedding)
+        x = STOCK.embedding(batch.ids, embedding, None)
         for layer in self.layers:
             x = layer(x, batch)
-        return STOCK.logprob(STOCK.rmsnorm(x, norm, self.eps), embedding, targets)
+        return STOCK.logprob(STOCK.rmsnorm(x, norm, None, self.eps), embedding, targets, None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
