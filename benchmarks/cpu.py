@@ -212,8 +212,12 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
-def main(all_cases: tuple[Case, ...] = CASES, results: Path = RESULTS, words: str | None = __doc__,
-         more: Callable[[], dict[str, Any]] = dict) -> None:  # fmt: skip
+def main(
+    all_cases: tuple[Case, ...] = CASES,
+    results: Path = RESULTS,
+    words: str | None = __doc__,
+    more: Callable[[], dict[str, Any]] = dict,
+) -> None:
     """Times the cases and, asked to, records them with what `more` measures besides."""
     parser = argparse.ArgumentParser(description=words)
     parser.add_argument("--record", action="store_true", help=f"write {results.name} beside the other results")

@@ -61,7 +61,7 @@ def training() -> dict[str, Any]:
     """One update: forward, backward, clip, AdamW."""
     config = PRESETS["tiny"]
     numbers = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
-    texts = torch.randint(0, config.vocabulary, (SEQUENCES, LENGTH + 1))
+    texts = torch.randint(0, config.vocab_size, (SEQUENCES, LENGTH + 1))
     batch, targets = Batch.of(list(texts[:, :-1])), texts[:, 1:].reshape(-1)
     ours, theirs = Model.new(config, 0), Model.new(config, 0)
     stock = replace(theirs, operators=STOCK, weights={n: w.requires_grad_() for n, w in theirs.weights.items()})
@@ -95,7 +95,7 @@ def training() -> dict[str, Any]:
 
 def decoding(requests: int, model: Model, stock: Any) -> dict[str, Any]:
     """Steps after a prompt, of so many requests at once."""
-    vocabulary = model.config.vocabulary
+    vocabulary = model.config.vocab_size
     engine = Engine(model, pages=requests * 24, batch_tokens=2048)
     prompts = torch.randint(0, vocabulary, (requests, PROMPT))
     length = STEPS * (TURNS + 2)
@@ -122,7 +122,7 @@ def decoding(requests: int, model: Model, stock: Any) -> dict[str, Any]:
 
 def throughput(model: Model) -> dict[str, Any]:
     """Sixteen requests one after another and all at once."""
-    prompts: Tensor = torch.randint(0, model.config.vocabulary, (16, PROMPT))
+    prompts: Tensor = torch.randint(0, model.config.vocab_size, (16, PROMPT))
     asked = [
         Request(prompt=tuple(each), max_tokens=ANSWER, sampling=Sampling(temperature=0.0)) for each in prompts.tolist()
     ]
@@ -141,9 +141,15 @@ def throughput(model: Model) -> dict[str, Any]:
 
 
 def _row(case: str, shape: str, theirs: float, ours: float, ratio: float, target: float) -> dict[str, Any]:
-    row = {"case": case, "shape": shape, "baseline_tokens_per_second": round(theirs, 1),
-           "samebits_tokens_per_second": round(ours, 1), "ratio": round(ratio, 3), "target": target,
-           "met": ratio >= target}  # fmt: skip
+    row = {
+        "case": case,
+        "shape": shape,
+        "baseline_tokens_per_second": round(theirs, 1),
+        "samebits_tokens_per_second": round(ours, 1),
+        "ratio": round(ratio, 3),
+        "target": target,
+        "met": ratio >= target,
+    }
     verdict = "met" if row["met"] else "not met"
     print(f"{case:20}{shape:12}{theirs:>10.1f}{ours:>10.1f}{ratio:>8.2f}{target:>8.2f} {verdict}")
     return row
@@ -162,9 +168,15 @@ def main() -> None:
     rows += [decoding(requests, model, stock) for requests in (1, 16)]
     rows.append(throughput(model))
     if arguments.record:
-        record = {**provenance(__file__, processor()), "cores": len(os.sched_getaffinity(0)),
-                  "load_average": [round(load_before, 2), round(os.getloadavg()[0], 2)], "torch": torch.__version__,
-                  "compiler": native.compiler(), "source_digest": source_digest(), "rows": rows}  # fmt: skip
+        record = {
+            **provenance(__file__, processor()),
+            "cores": len(os.sched_getaffinity(0)),
+            "load_average": [round(load_before, 2), round(os.getloadavg()[0], 2)],
+            "torch": torch.__version__,
+            "compiler": native.compiler(),
+            "source_digest": source_digest(),
+            "rows": rows,
+        }
         RESULTS.write_text(json.dumps(record, indent=1) + "\n")
 
 

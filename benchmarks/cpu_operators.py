@@ -25,8 +25,13 @@ TWO = (2,)
 ENTROPY_SIZES = (2048, 576, 49152)
 
 
-def both(theirs: Callable[..., Tensor], ours: Callable[..., Tensor], rows: int, make: Callable[[int], list[Tensor]],
-         gradient: bool) -> Sides:  # fmt: skip
+def both(
+    theirs: Callable[..., Tensor],
+    ours: Callable[..., Tensor],
+    rows: int,
+    make: Callable[[int], list[Tensor]],
+    gradient: bool,
+) -> Sides:
     """Forward, or backward alone, of two functions on the same inputs; row inputs come first from `make(rows)`."""
     inputs = make(rows)
     first = [x[:BASELINE_ROWS] if x.dim() and x.shape[0] == rows else x for x in inputs]
@@ -42,9 +47,10 @@ def both(theirs: Callable[..., Tensor], ours: Callable[..., Tensor], rows: int, 
     sums = backward(ours, first, upstream)
     # Gradients of what all rows share are sums over them: the first rows alone give others.
     return Sides(
-        theirs=backward(theirs, inputs, upstream), ours=backward(ours, inputs, upstream),
+        theirs=backward(theirs, inputs, upstream),
+        ours=backward(ours, inputs, upstream),
         first_rows=lambda: sums()[: sum(x.shape[0] == BASELINE_ROWS for x in first if x.is_floating_point())],
-    )  # fmt: skip
+    )
 
 
 def rows_of(*widths: int) -> Callable[[int], list[Tensor]]:
@@ -77,8 +83,11 @@ def attention_case(causal: bool, gradient: bool) -> Any:
 
         if not gradient:
             first = [x[:, :BASELINE_ROWS] for x in (q, k, v)]
-            return Sides(theirs=lambda: theirs(*turned[:3]), ours=lambda: (ours(q, k, v)[0],),
-                         first_rows=lambda: (ours(*first)[0],) if causal else ())  # fmt: skip
+            return Sides(
+                theirs=lambda: theirs(*turned[:3]),
+                ours=lambda: (ours(q, k, v)[0],),
+                first_rows=lambda: (ours(*first)[0],) if causal else (),
+            )
 
         def step(function: Callable[..., Tensor], inputs: list[Tensor], upstream: Tensor) -> Result:
             leaves = [x.detach().requires_grad_() for x in inputs]
@@ -158,9 +167,10 @@ def adamw_case(M: int, H: int, *, dtype: torch.dtype) -> Sides:
 def norm_case(M: int, H: int, *, dtype: torch.dtype) -> Sides:
     tensors = [torch.randn(M, H) for _ in range(4)]
     return Sides(
-        theirs=lambda: torch.nn.utils.get_total_norm(tensors), ours=lambda: (ops.grad_norm(tensors)[None],),
+        theirs=lambda: torch.nn.utils.get_total_norm(tensors),
+        ours=lambda: (ops.grad_norm(tensors)[None],),
         first_rows=lambda: (ops.grad_norm(tensors)[None],),
-    )  # fmt: skip
+    )
 
 
 def silu_times(gate: Tensor, up: Tensor) -> Tensor:
@@ -174,25 +184,55 @@ CASES = (
     Case(name="attention full fb", shape=(1, 1024, 8, 64), target=1.0, make=attention_case(False, True), threads=TWO),
     Case(name="cross-entropy fb", shape=ENTROPY_SIZES, target=1.0, make=entropy_case, threads=TWO),
     Case(name="swiglu", shape=(2048, 1536), target=1.0, make=row_wise(silu_times, ops.swiglu, 2), threads=TWO),
-    Case(name="swiglu backward", shape=(2048, 1536), target=1.0, make=row_wise(silu_times, ops.swiglu, 2, True),
-         threads=TWO),
+    Case(
+        name="swiglu backward",
+        shape=(2048, 1536),
+        target=1.0,
+        make=row_wise(silu_times, ops.swiglu, 2, True),
+        threads=TWO,
+    ),
     Case(name="gelu", shape=(2048, 1536), target=1.0, make=row_wise(functional.gelu, ops.gelu, 1), threads=TWO),
-    Case(name="gelu backward", shape=(2048, 1536), target=1.0, make=row_wise(functional.gelu, ops.gelu, 1, True),
-         threads=TWO),
-    Case(name="gelu tanh", shape=(2048, 1536), target=1.0, threads=TWO,
-         make=row_wise(partial(functional.gelu, approximate="tanh"), partial(ops.gelu, approximate="tanh"), 1)),
-    Case(name="softmax", shape=(2048, 576), target=1.0, make=row_wise(partial(torch.softmax, dim=-1), ops.softmax, 1),
-         threads=TWO),
-    Case(name="softmax backward", shape=(2048, 576), target=1.0, threads=TWO,
-         make=row_wise(partial(torch.softmax, dim=-1), ops.softmax, 1, True)),
-    Case(name="log_softmax", shape=(256, 32000), target=1.0, threads=TWO,
-         make=row_wise(partial(torch.log_softmax, dim=-1), ops.log_softmax, 1)),
+    Case(
+        name="gelu backward",
+        shape=(2048, 1536),
+        target=1.0,
+        make=row_wise(functional.gelu, ops.gelu, 1, True),
+        threads=TWO,
+    ),
+    Case(
+        name="gelu tanh",
+        shape=(2048, 1536),
+        target=1.0,
+        threads=TWO,
+        make=row_wise(partial(functional.gelu, approximate="tanh"), partial(ops.gelu, approximate="tanh"), 1),
+    ),
+    Case(
+        name="softmax",
+        shape=(2048, 576),
+        target=1.0,
+        make=row_wise(partial(torch.softmax, dim=-1), ops.softmax, 1),
+        threads=TWO,
+    ),
+    Case(
+        name="softmax backward",
+        shape=(2048, 576),
+        target=1.0,
+        threads=TWO,
+        make=row_wise(partial(torch.softmax, dim=-1), ops.softmax, 1, True),
+    ),
+    Case(
+        name="log_softmax",
+        shape=(256, 32000),
+        target=1.0,
+        threads=TWO,
+        make=row_wise(partial(torch.log_softmax, dim=-1), ops.log_softmax, 1),
+    ),
     Case(name="embedding", shape=(2048, 49152, 576), target=1.0, make=embedding_case(False), threads=TWO),
     Case(name="embedding backward", shape=(2048, 49152, 576), target=1.0, make=embedding_case(True), threads=TWO),
     Case(name="rope", shape=(2048, 9, 64), target=1.0, make=rope_case, threads=TWO),
     Case(name="adamw", shape=(1024, 1024), target=1.0, make=adamw_case, threads=TWO),
     Case(name="grad_norm", shape=(1024, 1024), target=1.0, make=norm_case, threads=TWO),
-)  # fmt: skip
+)
 
 
 def peak_memory() -> int:

@@ -34,7 +34,7 @@ from samebits.native.sources import source_digest
 from samebits.parallel.grid import Grid
 from samebits.parallel.launching import launch, ranks
 from samebits.parallel.world import World
-from samebits.train.configuration import Configuration, read
+from samebits.train.configuration import TrainConfig, read
 from samebits.train.lanes import Backward
 from samebits.train.planning import data_of, model_of
 from samebits.train.ranks import ALONE, Gridded, Ranks
@@ -49,11 +49,17 @@ PROMPT, DECODED = 64, 12
 Side = Callable[[], Any]
 
 
-def configuration(lanes: int) -> Configuration:
+def configuration(lanes: int) -> TrainConfig:
     """A rank's whole batch in one pass."""
     micro_batch = BATCH // RANKS
-    return read(RECIPE, [f"training.lanes={lanes}", f"training.micro_batch={micro_batch}",
-                         f"training.accumulation={BATCH // micro_batch}"])  # fmt: skip
+    return read(
+        RECIPE,
+        [
+            f"training.lanes={lanes}",
+            f"training.micro_batch_size={micro_batch}",
+            f"training.gradient_accumulation_steps={BATCH // micro_batch}",
+        ],
+    )
 
 
 def timed(run: Side) -> float:
@@ -78,11 +84,11 @@ def turns(sides: dict[str, Side], count: int) -> dict[str, list[float]]:
     return found
 
 
-def trainer_of(config: Configuration, of_ranks: Ranks, parts: Parts = OURS) -> Trainer:
+def trainer_of(config: TrainConfig, of_ranks: Ranks, parts: Parts = OURS) -> Trainer:
     return Trainer(config, model_of(config), data_of(config), parts, of_ranks)
 
 
-def gridded(world: World, config: Configuration, tensor: int = 1) -> Gridded:
+def gridded(world: World, config: TrainConfig, tensor: int = 1) -> Gridded:
     return Gridded(Grid(world=world, tensor=tensor), model_of(config))
 
 
@@ -100,11 +106,16 @@ def against_stock(world: World, lanes: int) -> dict[str, Any]:
     name, theirs = min(found.items(), key=lambda item: statistics.median(item[1]))
     ratio = statistics.median(own / other for own, other in zip(mine, theirs, strict=True))
     return {
-        "case": f"step, lanes {lanes}", "baseline": name, "baseline_ms": _ms(statistics.median(theirs)),
-        "samebits_ms": _ms(statistics.median(mine)), "ratio": round(ratio, 3), "target": TARGET, "met": ratio <= TARGET,
+        "case": f"step, lanes {lanes}",
+        "baseline": name,
+        "baseline_ms": _ms(statistics.median(theirs)),
+        "samebits_ms": _ms(statistics.median(mine)),
+        "ratio": round(ratio, 3),
+        "target": TARGET,
+        "met": ratio <= TARGET,
         "ratio_of_fastest": round(min(mine) / min(theirs), 3),
         "all_baselines_ms": {name: _ms(statistics.median(each)) for name, each in found.items()},
-    }  # fmt: skip
+    }
 
 
 class Clock:
@@ -126,7 +137,7 @@ class Clock:
 class Clocked(Gridded):
     """A rank whose exchanges are timed, waiting for others included."""
 
-    def __init__(self, world: World, config: Configuration, clock: Clock) -> None:
+    def __init__(self, world: World, config: TrainConfig, clock: Clock) -> None:
         super().__init__(Grid(world=world), model_of(config))
         self.clock = clock
 
@@ -185,7 +196,7 @@ def against_one(world: World) -> list[dict[str, Any]]:
 def decoding(world: World) -> dict[str, Any]:
     """Steps of one answer by SmolLM2-135M."""
     whole = load("smollm2").model
-    vocabulary = whole.config.vocabulary
+    vocabulary = whole.config.vocab_size
     prompt = tuple(torch.randint(0, vocabulary, (PROMPT,), generator=torch.Generator().manual_seed(1)).tolist())
     asked = Request(prompt=prompt, max_tokens=DECODED * (WARM + STEPS + 1), sampling=Sampling(temperature=0.0))
     part = whole.parted(Split(config=whole.config, group=world.group, gathers=True))
@@ -198,16 +209,22 @@ def decoding(world: World) -> dict[str, Any]:
             engine.step()
 
     sides: dict[str, Side] = {
-        "1 rank": lambda: steps(alone) if world.rank == 0 else None, "tensor 2": lambda: steps(shared),
-    }  # fmt: skip
+        "1 rank": lambda: steps(alone) if world.rank == 0 else None,
+        "tensor 2": lambda: steps(shared),
+    }
     found = {name: [each / DECODED for each in seconds] for name, seconds in turns(sides, STEPS).items()}
     return _against("decode smollm2", "tensor 2", found["1 rank"], found["tensor 2"])
 
 
 def _against(case: str, name: str, one: list[float], two: list[float]) -> dict[str, Any]:
     ratio = statistics.median(left / right for left, right in zip(one, two, strict=True))
-    return {"case": f"{case}, {name}", "baseline": "1 rank", "baseline_ms": _ms(statistics.median(one)),
-            "samebits_ms": _ms(statistics.median(two)), "speedup": round(ratio, 3)}  # fmt: skip
+    return {
+        "case": f"{case}, {name}",
+        "baseline": "1 rank",
+        "baseline_ms": _ms(statistics.median(one)),
+        "samebits_ms": _ms(statistics.median(two)),
+        "speedup": round(ratio, 3),
+    }
 
 
 def _ms(seconds: float) -> float:
@@ -242,10 +259,18 @@ def as_rank(decode: bool, record: bool) -> None:
         rows += [_show(row) for row in against_one(world)]
         rows += [_show(decoding(world))] if decode else []
         if record and world.rank == 0:
-            found = {**provenance(__file__, processor()), "cores": len(os.sched_getaffinity(0)),
-                     "load_average": [round(load_before, 2), round(os.getloadavg()[0], 2)],
-                     "torch": torch.__version__, "compiler": native.compiler(), "source_digest": source_digest(),
-                     "ranks": RANKS, "threads_a_rank": 1, "batch": BATCH, "rows": rows}  # fmt: skip
+            found = {
+                **provenance(__file__, processor()),
+                "cores": len(os.sched_getaffinity(0)),
+                "load_average": [round(load_before, 2), round(os.getloadavg()[0], 2)],
+                "torch": torch.__version__,
+                "compiler": native.compiler(),
+                "source_digest": source_digest(),
+                "ranks": RANKS,
+                "threads_a_rank": 1,
+                "batch": BATCH,
+                "rows": rows,
+            }
             RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 

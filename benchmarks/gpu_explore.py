@@ -31,14 +31,29 @@ from samebits.ops.rmsnorm import reference as rmsnorm_reference
 from samebits.ops.rmsnorm import triton_kernel as rmsnorm
 
 SHAPES_MKN = (
-    (8192, 4096, 4096), (8192, 4096, 14336), (8192, 14336, 4096), (2048, 4096, 4096), (512, 4096, 4096),
-    (128, 4096, 14336), (16, 4096, 14336), (1, 4096, 14336), (1, 14336, 4096), (4096, 4096, 128256),
-)  # fmt: skip
+    (8192, 4096, 4096),
+    (8192, 4096, 14336),
+    (8192, 14336, 4096),
+    (2048, 4096, 4096),
+    (512, 4096, 4096),
+    (128, 4096, 14336),
+    (16, 4096, 14336),
+    (1, 4096, 14336),
+    (1, 14336, 4096),
+    (4096, 4096, 128256),
+)
 # Shapes between those of the table, to see where one row of it should hand over to the next.
 BETWEEN_MKN = (
-    (16, 4096, 4096), (32, 4096, 14336), (64, 4096, 4096), (64, 4096, 14336), (128, 4096, 4096), (256, 4096, 4096),
-    (256, 4096, 14336), (1024, 4096, 4096), (512, 4096, 14336),
-)  # fmt: skip
+    (16, 4096, 4096),
+    (32, 4096, 14336),
+    (64, 4096, 4096),
+    (64, 4096, 14336),
+    (128, 4096, 4096),
+    (256, 4096, 4096),
+    (256, 4096, 14336),
+    (1024, 4096, 4096),
+    (512, 4096, 14336),
+)
 
 
 def tile(m: int, n: int, k: int, warps: int, stages: int, **rest: Any) -> Launch:
@@ -46,56 +61,109 @@ def tile(m: int, n: int, k: int, warps: int, stages: int, **rest: Any) -> Launch
 
 
 LARGE = (
-    tile(128, 256, 64, 8, 3, parts=2, programs_per_sm=1), tile(128, 256, 64, 8, 4, parts=2, programs_per_sm=1),
-    tile(128, 256, 64, 8, 3, programs_per_sm=1), tile(128, 256, 64, 8, 4, parts=2, programs_per_sm=1, group=4),
-    tile(128, 256, 64, 8, 4, parts=2, programs_per_sm=1, group=16), tile(128, 256, 64, 8, 4, parts=2),
+    tile(128, 256, 64, 8, 3, parts=2, programs_per_sm=1),
+    tile(128, 256, 64, 8, 4, parts=2, programs_per_sm=1),
+    tile(128, 256, 64, 8, 3, programs_per_sm=1),
+    tile(128, 256, 64, 8, 4, parts=2, programs_per_sm=1, group=4),
+    tile(128, 256, 64, 8, 4, parts=2, programs_per_sm=1, group=16),
+    tile(128, 256, 64, 8, 4, parts=2),
     tile(128, 256, 64, 8, 3, parts=2, programs_per_sm=1, group=16),
-    tile(256, 128, 64, 8, 4, parts=2, programs_per_sm=1), tile(256, 128, 64, 8, 4, parts=2, programs_per_sm=1, group=4),
-    tile(256, 128, 64, 8, 4, parts=2), tile(128, 256, 128, 8, 2, parts=2, programs_per_sm=1),
-    tile(128, 128, 64, 4, 3, parts=2, programs_per_sm=2), tile(128, 128, 64, 4, 3, parts=2),
-    tile(128, 128, 64, 8, 4, programs_per_sm=1), tile(128, 128, 128, 8, 3, programs_per_sm=1),
-)  # fmt: skip
+    tile(256, 128, 64, 8, 4, parts=2, programs_per_sm=1),
+    tile(256, 128, 64, 8, 4, parts=2, programs_per_sm=1, group=4),
+    tile(256, 128, 64, 8, 4, parts=2),
+    tile(128, 256, 128, 8, 2, parts=2, programs_per_sm=1),
+    tile(128, 128, 64, 4, 3, parts=2, programs_per_sm=2),
+    tile(128, 128, 64, 4, 3, parts=2),
+    tile(128, 128, 64, 8, 4, programs_per_sm=1),
+    tile(128, 128, 128, 8, 3, programs_per_sm=1),
+)
 MIDDLE = (
-    tile(128, 128, 64, 8, 6), tile(128, 128, 64, 8, 6, parts=2), tile(128, 128, 64, 8, 4), tile(128, 128, 64, 4, 6),
-    tile(128, 128, 128, 8, 3), tile(128, 128, 128, 4, 3), tile(128, 128, 64, 8, 6, group=1),
-    tile(128, 128, 64, 8, 6, group=4), tile(64, 256, 64, 4, 4), tile(256, 64, 64, 8, 4),
+    tile(128, 128, 64, 8, 6),
+    tile(128, 128, 64, 8, 6, parts=2),
+    tile(128, 128, 64, 8, 4),
+    tile(128, 128, 64, 4, 6),
+    tile(128, 128, 128, 8, 3),
+    tile(128, 128, 128, 4, 3),
+    tile(128, 128, 64, 8, 6, group=1),
+    tile(128, 128, 64, 8, 6, group=4),
+    tile(64, 256, 64, 4, 4),
+    tile(256, 64, 64, 8, 4),
     tile(128, 128, 64, 8, 6, swap=True),
-    tile(128, 64, 64, 4, 4), tile(128, 64, 128, 4, 4), tile(64, 128, 64, 4, 4), tile(64, 128, 128, 4, 4),
-    tile(128, 128, 64, 4, 3, parts=2), tile(128, 256, 64, 8, 4, parts=2), tile(128, 256, 64, 8, 3),
-)  # fmt: skip
+    tile(128, 64, 64, 4, 4),
+    tile(128, 64, 128, 4, 4),
+    tile(64, 128, 64, 4, 4),
+    tile(64, 128, 128, 4, 4),
+    tile(128, 128, 64, 4, 3, parts=2),
+    tile(128, 256, 64, 8, 4, parts=2),
+    tile(128, 256, 64, 8, 3),
+)
 SMALL = (
-    tile(128, 64, 64, 4, 4), tile(128, 64, 64, 4, 8), tile(128, 64, 128, 4, 4), tile(128, 64, 128, 8, 4),
-    tile(128, 128, 64, 8, 6), tile(128, 128, 128, 8, 3), tile(64, 128, 64, 4, 4, swap=True),
-    tile(64, 128, 64, 4, 8, swap=True), tile(64, 128, 128, 4, 4, swap=True), tile(128, 128, 64, 8, 6, swap=True),
-    tile(64, 64, 128, 4, 3, swap=True), tile(64, 64, 128, 4, 6, swap=True), tile(64, 64, 64, 4, 6, swap=True),
-    tile(128, 64, 128, 8, 4, swap=True), tile(64, 32, 128, 4, 4, swap=True), tile(64, 32, 256, 4, 4, swap=True),
-    tile(64, 128, 64, 4, 4), tile(64, 64, 128, 4, 3),
-)  # fmt: skip
+    tile(128, 64, 64, 4, 4),
+    tile(128, 64, 64, 4, 8),
+    tile(128, 64, 128, 4, 4),
+    tile(128, 64, 128, 8, 4),
+    tile(128, 128, 64, 8, 6),
+    tile(128, 128, 128, 8, 3),
+    tile(64, 128, 64, 4, 4, swap=True),
+    tile(64, 128, 64, 4, 8, swap=True),
+    tile(64, 128, 128, 4, 4, swap=True),
+    tile(128, 128, 64, 8, 6, swap=True),
+    tile(64, 64, 128, 4, 3, swap=True),
+    tile(64, 64, 128, 4, 6, swap=True),
+    tile(64, 64, 64, 4, 6, swap=True),
+    tile(128, 64, 128, 8, 4, swap=True),
+    tile(64, 32, 128, 4, 4, swap=True),
+    tile(64, 32, 256, 4, 4, swap=True),
+    tile(64, 128, 64, 4, 4),
+    tile(64, 64, 128, 4, 3),
+)
 FEW = (
-    tile(64, 16, 128, 4, 4, swap=True), tile(64, 16, 128, 4, 8, swap=True), tile(64, 16, 256, 4, 3, swap=True),
-    tile(64, 16, 256, 4, 5, swap=True), tile(128, 16, 128, 4, 4, swap=True), tile(128, 16, 128, 8, 6, swap=True),
-    tile(64, 8, 256, 4, 4, swap=True), tile(32, 8, 256, 2, 6, swap=True), tile(32, 8, 512, 2, 4, swap=True),
-    tile(32, 8, 512, 2, 6, swap=True), tile(16, 8, 512, 1, 6, swap=True),
-    tile(16, 16, 256, 2, 6), tile(16, 16, 512, 2, 4),
-    tile(16, 32, 128, 4, 8), tile(16, 32, 256, 4, 4), tile(16, 32, 256, 4, 6), tile(16, 32, 512, 4, 3),
-    tile(16, 64, 128, 4, 6), tile(16, 64, 256, 4, 3), tile(16, 64, 256, 4, 5), tile(16, 128, 128, 4, 4),
+    tile(64, 16, 128, 4, 4, swap=True),
+    tile(64, 16, 128, 4, 8, swap=True),
+    tile(64, 16, 256, 4, 3, swap=True),
+    tile(64, 16, 256, 4, 5, swap=True),
+    tile(128, 16, 128, 4, 4, swap=True),
+    tile(128, 16, 128, 8, 6, swap=True),
+    tile(64, 8, 256, 4, 4, swap=True),
+    tile(32, 8, 256, 2, 6, swap=True),
+    tile(32, 8, 512, 2, 4, swap=True),
+    tile(32, 8, 512, 2, 6, swap=True),
+    tile(16, 8, 512, 1, 6, swap=True),
+    tile(16, 16, 256, 2, 6),
+    tile(16, 16, 512, 2, 4),
+    tile(16, 32, 128, 4, 8),
+    tile(16, 32, 256, 4, 4),
+    tile(16, 32, 256, 4, 6),
+    tile(16, 32, 512, 4, 3),
+    tile(16, 64, 128, 4, 6),
+    tile(16, 64, 256, 4, 3),
+    tile(16, 64, 256, 4, 5),
+    tile(16, 128, 128, 4, 4),
     tile(16, 128, 64, 8, 8),
-)  # fmt: skip
+)
 FLOAT32 = (
-    *TABLE["float32"], *(tile(m, n, k, w, 3, loads="pointer") for m, n, k, w in
-    ((128, 128, 16, 8), (64, 64, 32, 4), (128, 64, 32, 8), (16, 64, 32, 4), (64, 128, 16, 4))),
-)  # fmt: skip
+    *TABLE["float32"],
+    *(
+        tile(m, n, k, w, 3, loads="pointer")
+        for m, n, k, w in ((128, 128, 16, 8), (64, 64, 32, 4), (128, 64, 32, 8), (16, 64, 32, 4), (64, 128, 16, 4))
+    ),
+)
 ROW_LAUNCHES = tuple(
-    rmsnorm.Launch(rows=rows, warps=warps)
-    for rows, warps in ((1, 1), (1, 4), (2, 2), (4, 4), (8, 4), (8, 8), (16, 8))
-)  # fmt: skip
+    rmsnorm.Launch(rows=rows, warps=warps) for rows, warps in ((1, 1), (1, 4), (2, 2), (4, 4), (8, 4), (8, 8), (16, 8))
+)
 WEIGHT_LAUNCHES = tuple(
     rmsnorm.Launch(rows=rows, columns=columns, warps=warps, stages=stages)
     for rows, columns, warps, stages in (
-        (32, 32, 4, 3), (64, 32, 4, 3), (64, 32, 8, 3), (128, 32, 4, 3), (128, 32, 8, 3), (128, 32, 8, 4),
-        (128, 16, 4, 4), (256, 16, 8, 3),
+        (32, 32, 4, 3),
+        (64, 32, 4, 3),
+        (64, 32, 8, 3),
+        (128, 32, 4, 3),
+        (128, 32, 8, 3),
+        (128, 32, 8, 4),
+        (128, 16, 4, 4),
+        (256, 16, 8, 3),
     )
-)  # fmt: skip
+)
 SHARED_LIMIT = 227 * 1024
 # Operand layouts by use: forward multiplies by weight.T, dX by weight, dW takes dy.T.
 LAYOUTS = {"forward": ("n", "t"), "dX": ("n", "n"), "dW": ("t", "n"), "both": ("t", "t")}
@@ -291,9 +359,13 @@ def race(name: str, library: Calls, ours: dict[Any, Calls], work: float, budget:
     for launch in order[:3]:
         print(f"    {base / finals[launch]:.3f}  {finals[launch] * 1e3:8.1f} us  {launch}", flush=True)
     return {
-        "name": name, "library_ms": base, "best": str(order[0]), "ratio": base / finals[order[0]],
-        "finals_ms": {str(each): finals[each] for each in order}, "all_ms": {str(each): first[each] for each in first},
-    }  # fmt: skip
+        "name": name,
+        "library_ms": base,
+        "best": str(order[0]),
+        "ratio": base / finals[order[0]],
+        "finals_ms": {str(each): finals[each] for each in order},
+        "all_ms": {str(each): first[each] for each in first},
+    }
 
 
 def race_forward(shape: tuple[int, int, int], launches: list[Launch], budget: float) -> dict[str, Any]:

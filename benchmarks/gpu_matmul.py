@@ -31,9 +31,17 @@ from samebits.ops.rmsnorm import rmsnorm_statistic, rmsnorm_weight_gradient_
 from samebits.ops.rmsnorm.triton_kernel import LANES
 
 SHAPES_MKN = (
-    (8192, 4096, 4096), (8192, 4096, 14336), (8192, 14336, 4096), (2048, 4096, 4096), (512, 4096, 4096),
-    (128, 4096, 14336), (16, 4096, 14336), (1, 4096, 14336), (1, 14336, 4096), (4096, 4096, 128256),
-)  # fmt: skip
+    (8192, 4096, 4096),
+    (8192, 4096, 14336),
+    (8192, 14336, 4096),
+    (2048, 4096, 4096),
+    (512, 4096, 4096),
+    (128, 4096, 14336),
+    (16, 4096, 14336),
+    (1, 4096, 14336),
+    (1, 14336, 4096),
+    (4096, 4096, 128256),
+)
 LEAST_MEAN, LEAST_FORWARD, LEAST_BACKWARD = 0.97, 0.85, 0.9
 
 
@@ -49,10 +57,16 @@ def compare(name: str, ours: Calls, theirs: Calls, work: float, rounds: int) -> 
     speeds = f"{work / ours_ms / 1e9:7.1f} {work / theirs_ms / 1e9:7.1f}"
     print(f"{name:32s} {speeds} {theirs_ms / ours_ms:7.3f} {theirs_call / ours_call:7.3f}", flush=True)
     return {
-        "name": name, "ours_ms": ours_ms, "torch_ms": theirs_ms, "ratio": theirs_ms / ours_ms,
-        "call_ours_ms": ours_call, "call_torch_ms": theirs_call, "call_ratio": theirs_call / ours_call,
-        "ours_rounds_ms": kernels[0], "torch_rounds_ms": kernels[1],
-    }  # fmt: skip
+        "name": name,
+        "ours_ms": ours_ms,
+        "torch_ms": theirs_ms,
+        "ratio": theirs_ms / ours_ms,
+        "call_ours_ms": ours_call,
+        "call_torch_ms": theirs_call,
+        "call_ratio": theirs_call / ours_call,
+        "ours_rounds_ms": kernels[0],
+        "torch_rounds_ms": kernels[1],
+    }
 
 
 def forward(shape: tuple[int, int, int], rounds: int) -> dict[str, Any]:
@@ -134,16 +148,22 @@ def main() -> int:
     print(f"geometric mean {mean:.3f}, lowest {least:.3f}, lowest of dX and dW {least_backward:.3f}: {verdict}")
     report = {
         **provenance(__file__, torch.cuda.get_device_name()),
-        "torch": torch.__version__, "triton": triton.__version__, "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "cuda": torch.version.cuda,
         "orders": {
             **{f"matmul K={k}": digest(chain(k, CHAIN_WIDTH, Fused())) for k in (4096, 14336)},
             "rmsnorm H=4096": digest(lanes(4096, LANES)),
         },
         "kernels": {"compiled": compiled_count(), "launched": launch_count()},
         "bounds": {"geometric_mean": LEAST_MEAN, "forward": LEAST_FORWARD, "backward": LEAST_BACKWARD},
-        "geometric_mean": mean, "lowest": least, "verdict": verdict,
-        "matmul": forwards, "gradients": backwards, "rmsnorm": norms,
-    }  # fmt: skip
+        "geometric_mean": mean,
+        "lowest": least,
+        "verdict": verdict,
+        "matmul": forwards,
+        "gradients": backwards,
+        "rmsnorm": norms,
+    }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(report, indent=1) + "\n")
     return 0 if holds else 1

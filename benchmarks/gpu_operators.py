@@ -26,8 +26,12 @@ from samebits.numerics.bits import compare as bits_differ
 
 BATCH, HEADS, TOKENS, HEAD = 4, 32, 4096, 128
 ROWS, VOCABULARY = 4096, 151936
-TARGETS = {"attention forward / flash": 1.2, "attention backward / flash": 1.0, "logprob forward": 1.0,
-           "logprob forward and backward": 1.0}  # fmt: skip
+TARGETS = {
+    "attention forward / flash": 1.2,
+    "attention backward / flash": 1.0,
+    "logprob forward": 1.0,
+    "logprob forward and backward": 1.0,
+}
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -65,9 +69,15 @@ def attention(rounds: int) -> list[dict[str, Any]]:
                 return torch.autograd.grad(stock, theirs_in, upstream, retain_graph=True)
 
             found.append(ratio(f"attention forward / {name}", lambda: ops.attention(q, k, v), forward, work, rounds))
-            found.append(ratio(f"attention backward / {name}",
-                               lambda: torch.autograd.grad(out, (q, k, v), do, retain_graph=True), backward,
-                               2.5 * work, rounds))  # fmt: skip
+            found.append(
+                ratio(
+                    f"attention backward / {name}",
+                    lambda: torch.autograd.grad(out, (q, k, v), do, retain_graph=True),
+                    backward,
+                    2.5 * work,
+                    rounds,
+                )
+            )
     return found
 
 
@@ -120,10 +130,15 @@ def row_wise(rounds: int) -> list[dict[str, Any]]:
         ratio("swiglu", lambda: ops.swiglu(x, up), lambda: functional.silu(x) * up, 3 * large, rounds),
         ratio("gelu", lambda: ops.gelu(x), lambda: functional.gelu(x), 2 * large, rounds),
         ratio("softmax", lambda: ops.softmax(scores), lambda: scores.softmax(-1), 2 * wide, rounds),
-        ratio("embedding", lambda: ops.embedding(ids, weight), lambda: functional.embedding(ids, weight),
-              4.0 * 8192 * 4096, rounds),
+        ratio(
+            "embedding",
+            lambda: ops.embedding(ids, weight),
+            lambda: functional.embedding(ids, weight),
+            4.0 * 8192 * 4096,
+            rounds,
+        ),
         ratio("rope", lambda: ops.rope(heads, positions), turned, 4.0 * heads.numel(), rounds),
-    ]  # fmt: skip
+    ]
 
 
 def main() -> int:
@@ -143,10 +158,13 @@ def main() -> int:
     holds = all(each["target"] is None or each["ratio"] >= each["target"] for each in found)
     report = {
         **provenance(__file__, torch.cuda.get_device_name()),
-        "torch": torch.__version__, "triton": triton.__version__, "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "cuda": torch.version.cuda,
         "shapes": {"attention": [BATCH, HEADS, TOKENS, HEAD], "logprob": [ROWS, VOCABULARY]},
-        "verdict": "holds" if holds else "does not hold", "operators": found,
-    }  # fmt: skip
+        "verdict": "holds" if holds else "does not hold",
+        "operators": found,
+    }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(report, indent=1) + "\n")
     return 0 if holds else 1

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from provenance import ROOT, processor, provenance
 
-from samebits.train.configuration import Configuration, read
+from samebits.train.configuration import TrainConfig, read
 from samebits.train.running import run
 
 RECIPE = ROOT / "recipes" / "350m_short.yaml"
@@ -32,18 +32,23 @@ def summed_up(events: list[dict[str, Any]]) -> dict[str, Any]:
     (start,), steps, (end,) = of_kind["start"], of_kind["step"], of_kind["end"]
     losses = [each["loss"] for each in steps]
     return {
-        "parameters": start["parameters"], "steps": len(steps), "tokens_per_step": start["tokens_per_step"],
+        "parameters": start["parameters"],
+        "steps": len(steps),
+        "tokens_per_step": start["tokens_per_step"],
         "median_tokens_per_second": round(statistics.median(each["tokens_per_second"] for each in steps)),
         "median_mfu": round(statistics.median(each["mfu"] for each in steps), 3),
-        "peak_flops_measured": start["peak_flops"], "first_loss": losses[0], "last_loss": losses[-1],
+        "peak_flops_measured": start["peak_flops"],
+        "first_loss": losses[0],
+        "last_loss": losses[-1],
         "largest_norm": max(each["norm"] for each in steps),
         "largest_norm_after_clipping": max(each["norm_after"] for each in steps),
         "most_weights_without_gradient": max(each["without_gradient"] for each in steps),
-        "digest": end["digest"], "losses": losses,
-    }  # fmt: skip
+        "digest": end["digest"],
+        "losses": losses,
+    }
 
 
-def measured(config: Configuration, recipe: str) -> dict[str, Any]:
+def measured(config: TrainConfig, recipe: str) -> dict[str, Any]:
     """Trains into a folder that is thrown away, and returns the record."""
     on_gpu = config.training.device == "cuda"
     with tempfile.TemporaryDirectory() as folder:

@@ -18,9 +18,13 @@ def provenance(script: str, machine: str) -> dict[str, Any]:
     """The first keys of a record; `script` is the caller's `__file__`."""
     name = Path(script).resolve().relative_to(ROOT).as_posix()
     return {
-        "script": name, "command": " ".join(["python", name, *sys.argv[1:]]), "date": date.today().isoformat(),
-        "commit": commit(), "machine": machine, "python": platform.python_version(),
-    }  # fmt: skip
+        "script": name,
+        "command": " ".join(["python", name, *sys.argv[1:]]),
+        "date": date.today().isoformat(),
+        "commit": commit(),
+        "machine": machine,
+        "python": platform.python_version(),
+    }
 
 
 def commit() -> str | None:

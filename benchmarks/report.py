@@ -135,8 +135,9 @@ def on_cpu(record: Record) -> list[str]:
     def line(row: Record) -> Line:
         dtype = "" if row["dtype"] == "float32" else f" {row['dtype']}"
         threads = f"({row['threads']} thread{'s' if row['threads'] > 1 else ''})"
-        return Line(case=f"{row['case']} {sizes(row['shape'])}{dtype}", ratio=row["ratio"], setting=threads,
-                    missed=missed(row))  # fmt: skip
+        return Line(
+            case=f"{row['case']} {sizes(row['shape'])}{dtype}", ratio=row["ratio"], setting=threads, missed=missed(row)
+        )
 
     return listed(map(line, record["rows"]))
 
@@ -161,8 +162,10 @@ def ranks_on_cpu(record: Record) -> list[str]:
     for row in record["rows"]:
         if "ratio" in row:
             verdict = "" if row["met"] else ": **does not hold**"
-            points.append(f"{row['case']}: {figure(row['ratio'])} times the time of stock DistributedDataParallel"
-                          f" (wanted at most {row['target']:.2f}{verdict})")  # fmt: skip
+            points.append(
+                f"{row['case']}: {figure(row['ratio'])} times the time of stock DistributedDataParallel"
+                f" (wanted at most {row['target']:.2f}{verdict})"
+            )
         elif "speedup" in row:
             points.append(f"{row['case']}: {figure(row['speedup'])} times as fast as one rank")
     return points
@@ -179,21 +182,40 @@ def server_under_load(record: Record) -> list[str]:
 
 
 PARTS = (
-    Part(file="h200_matmul.json", title="Products and RMSNorm, bfloat16",
-         compared="time of torch (cuBLAS) over ours, kernels alone", write=matmul_on_gpu),
-    Part(file="h200_operators.json", title="The other operators, bfloat16", compared="time of torch over ours",
-         write=operators_on_gpu),
+    Part(
+        file="h200_matmul.json",
+        title="Products and RMSNorm, bfloat16",
+        compared="time of torch (cuBLAS) over ours, kernels alone",
+        write=matmul_on_gpu,
+    ),
+    Part(
+        file="h200_operators.json",
+        title="The other operators, bfloat16",
+        compared="time of torch over ours",
+        write=operators_on_gpu,
+    ),
     Part(file="h200_350m.json", title="Training the 350M, bfloat16", compared="", write=training_on_gpu),
-    Part(file="cpu.json", title="Products and RMSNorm", compared="time of torch (MKL) over ours, float32 if not said",
-         write=on_cpu),
-    Part(file="cpu_operators.json", title="The other operators, float32, two threads",
-         compared="time of torch over ours", write=operators_on_cpu),
-    Part(file="cpu_model.json", title="Whole models, float32, two threads",
-         compared="tokens a second over those of torch and transformers; of sixteen requests at once over one by one",
-         write=models_on_cpu),
+    Part(
+        file="cpu.json",
+        title="Products and RMSNorm",
+        compared="time of torch (MKL) over ours, float32 if not said",
+        write=on_cpu,
+    ),
+    Part(
+        file="cpu_operators.json",
+        title="The other operators, float32, two threads",
+        compared="time of torch over ours",
+        write=operators_on_cpu,
+    ),
+    Part(
+        file="cpu_model.json",
+        title="Whole models, float32, two threads",
+        compared="tokens a second over those of torch and transformers; of sixteen requests at once over one by one",
+        write=models_on_cpu,
+    ),
     Part(file="cpu_ranks.json", title="Two ranks, the tiny preset, a thread each", compared="", write=ranks_on_cpu),
     Part(file="server_load.json", title="A server, the tiny preset", compared="", write=server_under_load),
-)  # fmt: skip
+)
 
 
 def section(results: Path = RESULTS) -> str:

@@ -36,8 +36,13 @@ TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant: "
 )
 PLAIN: dict[str, Any] = {"model": NAME, "prompt": "The same bits", "max_tokens": 8, "seed": 1, "logprobs": 0}
-CHAT: dict[str, Any] = {"model": NAME, "messages": [{"role": "user", "content": "Why?"}], "max_tokens": 8, "seed": 1,
-                        "logprobs": True}  # fmt: skip
+CHAT: dict[str, Any] = {
+    "model": NAME,
+    "messages": [{"role": "user", "content": "Why?"}],
+    "max_tokens": 8,
+    "seed": 1,
+    "logprobs": True,
+}
 MEGABYTE = (1 << 20) - 200
 LONG_TEXTS = ("a", "the quick brown fox ", "1", " ", "\u5929\u5730", "<|")
 TIMEOUT_SECONDS = 120.0
@@ -71,8 +76,11 @@ def other(number: int) -> bytes:
     """Small ones: numbers that are none, another's name, two lengths."""
     body = json.dumps(PLAIN).encode()
     odd = b'{"temperature": %s, ' % (b"9" * 400, b"1e400", b"NaN")[number % 3] + body[1:]
-    return (message("completions", odd), message("completions", body, host="evil.example"),
-            message("completions", body, "Transfer-Encoding: chunked"))[number // 3 % 3]  # fmt: skip
+    return (
+        message("completions", odd),
+        message("completions", body, host="evil.example"),
+        message("completions", body, "Transfer-Encoding: chunked"),
+    )[number // 3 % 3]
 
 
 async def _send(address: str, data: bytes) -> str:
@@ -97,8 +105,10 @@ async def _attack(address: str, prompts: int, templates: int, others: int) -> di
     kinds = {"prompts": (long_prompt, prompts), "templates": (frozen, templates), "others": (other, others)}
     sent = [(name, make(number)) for name, (make, count) in kinds.items() for number in range(count)]
     statuses = await asyncio.gather(*(_send(address, data) for _, data in sent))
-    return {kind: dict(Counter(status for (name, _), status in zip(sent, statuses, strict=True) if name == kind))
-            for kind in kinds}  # fmt: skip
+    return {
+        kind: dict(Counter(status for (name, _), status in zip(sent, statuses, strict=True) if name == kind))
+        for kind in kinds
+    }
 
 
 def attack(address: str, prompts: int, templates: int, others: int) -> dict[str, dict[str, int]]:
@@ -214,14 +224,22 @@ def measure(prompts: int, templates: int, others: int) -> dict[str, Any]:
     kept = [[one for one in each if not isinstance(one, int)] for each in answers]
     right = [[one for one, want in zip(each, expected, strict=True) if one == want] for each in answers]
     return {
-        "seconds": round(took, 1), "attackers": attacked.result(),
-        "health_base_worst": round(max(base.seconds), 3), "health_worst": round(max(watch.seconds), 3),
-        "health_asked": len(watch.seconds), "health_failures": watch.failures,
-        "honest_asked": 2 * len(answers), "honest_answered": sum(map(len, kept)), "honest_right": sum(map(len, right)),
-        "honest_alone_seconds": round(alone, 3), "honest_worst_seconds": round(max(times), 3),
-        "bits_after": again == expected, "memory_mib": [each >> 20 for each in (before, peak, after)],
-        "exit": code, "exit_seconds": round(time.perf_counter() - ending, 2),
-    }  # fmt: skip
+        "seconds": round(took, 1),
+        "attackers": attacked.result(),
+        "health_base_worst": round(max(base.seconds), 3),
+        "health_worst": round(max(watch.seconds), 3),
+        "health_asked": len(watch.seconds),
+        "health_failures": watch.failures,
+        "honest_asked": 2 * len(answers),
+        "honest_answered": sum(map(len, kept)),
+        "honest_right": sum(map(len, right)),
+        "honest_alone_seconds": round(alone, 3),
+        "honest_worst_seconds": round(max(times), 3),
+        "bits_after": again == expected,
+        "memory_mib": [each >> 20 for each in (before, peak, after)],
+        "exit": code,
+        "exit_seconds": round(time.perf_counter() - ending, 2),
+    }
 
 
 def main() -> None:

@@ -117,12 +117,18 @@ def measure(model: str, clients: int, seconds: float) -> dict[str, Any]:
         took = time.perf_counter() - start
     times = tally.first_token
     return {
-        "model": model, "clients": clients, "seconds": round(took, 1), "requests": len(times), "tokens": tally.tokens,
-        "tokens_per_second": round(tally.tokens / took, 1), "errors": tally.errors, "probes": tally.probes,
+        "model": model,
+        "clients": clients,
+        "seconds": round(took, 1),
+        "requests": len(times),
+        "tokens": tally.tokens,
+        "tokens_per_second": round(tally.tokens / took, 1),
+        "errors": tally.errors,
+        "probes": tally.probes,
         "mismatched_logprobs": tally.mismatched,
         "first_token_p50": quantile(times, 0.5) if times else None,
         "first_token_p99": quantile(times, 0.99) if times else None,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from samebits.model import Batch, Model
 from samebits.model.weights import EMBEDDING
 from samebits.parallel.world import World
 from samebits.parity.stock import STOCK
-from samebits.train.configuration import Configuration
+from samebits.train.configuration import TrainConfig
 from samebits.train.data import Data
 from samebits.train.order import sequences_of
 from samebits.train.trainer import numbers_of
@@ -38,12 +38,12 @@ class Stock(torch.nn.Module):
 class StockTrainer:
     """One update after another as stock code makes it."""
 
-    def __init__(self, config: Configuration, model: Model, data: Data, world: World, passes: int) -> None:
+    def __init__(self, config: TrainConfig, model: Model, data: Data, world: World, passes: int) -> None:
         self.config, self.data, self.world, self.passes = config, data, world, passes
         self.module = DistributedDataParallel(Stock(model), gradient_as_bucket_view=True)
         held = list(self.module.parameters())
         groups = ([each for each in held if each.dim() > 1], [each for each in held if each.dim() == 1])
-        numbers = numbers_of(config.optimizer, config.optimizer.peak_rate)
+        numbers = numbers_of(config.optimizer, config.optimizer.lr)
         # The fastest that torch has for a CPU.
         self.optimizer = torch.optim.AdamW(
             [{"params": params, **each} for params, each in zip(groups, numbers, strict=True)], fused=True
@@ -52,7 +52,9 @@ class StockTrainer:
 
     def step(self) -> float:
         training, self.done = self.config.training, self.done + 1
-        places = sequences_of(self.done, seed=training.seed, sequences=len(self.data), batch=training.batch).tolist()
+        places = sequences_of(
+            self.done, seed=training.seed, sequences=len(self.data), batch=training.global_batch_size
+        ).tolist()
         share = len(places) // self.world.size
         own = [self.data.sequence(place) for place in places[self.world.rank * share :][:share]]
         each, total = share // self.passes, 0.0
@@ -65,7 +67,7 @@ class StockTrainer:
                 loss = self.module(batch, targets) / self.passes
                 loss.backward()
             total += float(loss.detach())
-        torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config.optimizer.max_norm)
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config.optimizer.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return total

@@ -60,11 +60,18 @@ def save_small_llama(folder: str, tokenizer: PreTrainedTokenizerFast) -> None:
     torch.manual_seed(SEED)
     LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=128, intermediate_size=256, num_hidden_layers=2,
-            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=False,
-            pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
+            vocab_size=len(tokenizer),
+            hidden_size=128,
+            intermediate_size=256,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=128,
+            tie_word_embeddings=False,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
         )
-    ).save_pretrained(folder)  # fmt: skip
+    ).save_pretrained(folder)
 
 
 def own_positions(_: Any, arguments: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -98,9 +105,11 @@ class CachedSampler:
                 input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
             ).last_hidden_state[:, -1]
             tokens = ops.sample(
-                self.model.lm_head(hidden), seed=SEED, requests=torch.arange(count) + count * self.calls,
+                self.model.lm_head(hidden),
+                seed=SEED,
+                requests=torch.arange(count) + count * self.calls,
                 positions=torch.full((count,), place),
-            )  # fmt: skip
+            )
             steps.append((tokens, self._logprobs(hidden, tokens)))
             ids, mask = tokens[:, None], torch.cat((mask, mask.new_ones(count, 1)), 1)
         tokens_BS, logprobs_BS = (torch.stack(each, 1).tolist() for each in zip(*steps, strict=True))
@@ -137,17 +146,36 @@ def train(steps: int, mode: Any, attention: str) -> list[dict[str, float]]:
     keep, tokenizer = Keep(), byte_tokenizer()
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
-            output_dir=folder, max_steps=steps, per_device_train_batch_size=8, gradient_accumulation_steps=4,
-            steps_per_generation=4, num_generations=4, max_completion_length=COMPLETION, beta=0.05,
-            learning_rate=LEARNING_RATE, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True,
-            use_cpu=True, bf16=False, seed=SEED, max_grad_norm=0.0, vllm_importance_sampling_mode="token_truncate",
-            gradient_checkpointing=False, model_init_kwargs={"attn_implementation": attention, "dtype": "float32"},
-        )  # fmt: skip
+            output_dir=folder,
+            max_steps=steps,
+            per_device_train_batch_size=8,
+            gradient_accumulation_steps=4,
+            steps_per_generation=4,
+            num_generations=4,
+            max_completion_length=COMPLETION,
+            beta=0.05,
+            learning_rate=LEARNING_RATE,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+            bf16=False,
+            seed=SEED,
+            max_grad_norm=0.0,
+            vllm_importance_sampling_mode="token_truncate",
+            gradient_checkpointing=False,
+            model_init_kwargs={"attn_implementation": attention, "dtype": "float32"},
+        )
         save_small_llama(folder, tokenizer)
         trainer = GRPOTrainer(
-            folder, judged, args=config, processing_class=tokenizer, callbacks=[keep],
+            folder,
+            judged,
+            args=config,
+            processing_class=tokenizer,
+            callbacks=[keep],
             train_dataset=datasets.Dataset.from_list([{"prompt": prompt} for prompt in asked]),
-        )  # fmt: skip
+        )
         trainer.remove_callback(PrinterCallback)
         # TRL's own choice is a fused step whose sums nobody vouches for.
         trainer.optimizer = ops.AdamW(trainer.model.parameters(), lr=LEARNING_RATE)

@@ -33,9 +33,7 @@ MATMUL = FOLDER / "matmul.py"
 
 def checked(target: str, like: str | None, seconds: float = 30.0) -> Report:
     """The default check, without making what it finds small."""
-    return examine(
-        Request(origin=origin_of_text(target), like=like, seconds=seconds, shrink_seconds=0.5), OPERATORS
-    )  # fmt: skip
+    return examine(Request(origin=origin_of_text(target), like=like, seconds=seconds, shrink_seconds=0.5), OPERATORS)
 
 
 @pytest.mark.parametrize(("target", "like"), faulty()[::9], ids=lambda each: name(each) if ":" in each else "")

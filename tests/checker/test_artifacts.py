@@ -41,9 +41,12 @@ def planted() -> dict[str, Essence]:
     """Kernels with two numbers of warps each, compiled in a process of their own."""
     asked = [("honest", 1), ("honest", 8), ("compiler_order", 1), ("compiler_order", 8), ("atomic_sum", 4)]
     finished = subprocess.run(
-        [sys.executable, "-c", COMPILE, str(KERNELS), json.dumps(asked)], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", COMPILE, str(KERNELS), json.dumps(asked)],
+        capture_output=True,
+        text=True,
+        check=False,
         env=child_environment(),
-    )  # fmt: skip
+    )
     assert finished.returncode == 0, finished.stderr[-500:]
     return {name: Essence.of(each) for name, each in json.loads(finished.stdout).items()}
 

@@ -12,9 +12,12 @@ from samebits.contracts.language import Domain, Draw
 from samebits.records.report import UnjudgedError, Verdict
 
 DOMAIN = Domain(
-    shapes=[[2, 3, 4], [5, 6, 7]], recipes=["normal", "wide"], formats=["float32"], seeds=[1, 2],
+    shapes=[[2, 3, 4], [5, 6, 7]],
+    recipes=["normal", "wide"],
+    formats=["float32"],
+    seeds=[1, 2],
     draw=Draw(sizes=["1..5", "1..6", "1..7"], recipes=["normal"], calls=10_000),
-)  # fmt: skip
+)
 CASE = Case((2, 3, 4), "normal", "float32", 1)
 
 

@@ -7,9 +7,12 @@ from samebits.checker.drawing import drawn, minimised
 from samebits.contracts.language import Domain, Draw
 
 DOMAIN = Domain(
-    shapes=[[1, 1]], recipes=["normal"], formats=["float32", "bfloat16"], seeds=[1],
+    shapes=[[1, 1]],
+    recipes=["normal"],
+    formats=["float32", "bfloat16"],
+    seeds=[1],
     draw=Draw(sizes=["1..33", "2, 300"], recipes=["normal", "wide", "infinite"], calls=10_000),
-)  # fmt: skip
+)
 
 
 def test_the_same_seed_draws_the_same_cases() -> None:

@@ -78,17 +78,26 @@ def test_every_finite_bfloat16_once() -> None:
 def test_a_member_left_out_is_no_proof() -> None:
     """Planted fault: one row of the part is missing, the computed size is not changed."""
     whole = cross_entropy.mixtures()
-    short = replace(whole, part=lambda number: {
-        name: value if name == "weight" else value[1:] for name, value in whole.part(number).items()
-    })  # fmt: skip
+    short = replace(
+        whole,
+        part=lambda number: {
+            name: value if name == "weight" else value[1:] for name, value in whole.part(number).items()
+        },
+    )
     proof = enumerate_set("cross_entropy", short, ["CE-OB1"])
     assert not proof.proved and proof.cases == proof.expected - 1
 
 
 def test_what_does_not_hold_is_a_witness() -> None:
     """Planted fault: a member whose loss no bound holds, for its logits are not finite."""
-    rows = replace(cross_entropy.mixtures(), part=lambda _: {
-        "hidden": torch.full((1, 3), torch.inf), "weight": torch.eye(3), "targets": torch.zeros(1, dtype=torch.int64),
-    }, rows=lambda _: 1)  # fmt: skip
+    rows = replace(
+        cross_entropy.mixtures(),
+        part=lambda _: {
+            "hidden": torch.full((1, 3), torch.inf),
+            "weight": torch.eye(3),
+            "targets": torch.zeros(1, dtype=torch.int64),
+        },
+        rows=lambda _: 1,
+    )
     proof = enumerate_set("cross_entropy", rows, ["CE-OB5", "CE-OB107"])
     assert not proof.proved and proof.witness.startswith("part 0: CE-OB107")

@@ -111,8 +111,9 @@ def test_linear_takes_a_bias_or_none(bias: bool) -> None:
     def without(x: Tensor, w: Tensor) -> Tensor:
         return sb.ops.linear(x, w)
 
-    report = sb.check(with_bias if bias else without, like="linear", formats=["float32"], seconds=0.5,
-                      promises=["batch", "accuracy"])  # fmt: skip
+    report = sb.check(
+        with_bias if bias else without, like="linear", formats=["float32"], seconds=0.5, promises=["batch", "accuracy"]
+    )
     assert report.verdict is Verdict.HOLDS, report.findings
 
 

@@ -23,9 +23,15 @@ def tiny(attention: str = "samebits") -> nn.Module:
     register()
     torch.manual_seed(5)
     config = LlamaConfig(
-        vocab_size=101, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, tie_word_embeddings=False, attn_implementation=attention,
-    )  # fmt: skip
+        vocab_size=101,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=False,
+        attn_implementation=attention,
+    )
     return LlamaForCausalLM(config).eval()
 
 

@@ -123,8 +123,9 @@ def looks_once(call: Call, tolerance: Tolerance) -> str:
     return "" if call.output.numel() else "empty"
 
 
-@pytest.mark.parametrize(("predicate", "verdict"), [(looks_at_nothing, Verdict.DOES_NOT_HOLD),
-                                                    (looks_once, Verdict.HOLDS)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("predicate", "verdict"), [(looks_at_nothing, Verdict.DOES_NOT_HOLD), (looks_once, Verdict.HOLDS)]
+)
 def test_no_recorded_call_is_a_failure(predicate: Callable[..., str], verdict: Verdict) -> None:
     judgement = next(each for each in ALL if each.subject == "softmax" and each.promise not in PROMISES)
     check = check_of(replace_predicate(judgement, f"{__name__}:{predicate.__name__}"))

@@ -24,9 +24,14 @@ TOLERANCES = {
 # grows with the position; and gradients of attention in float16, where 1.5e-3 was found: weights are rounded to
 # float16 before the matrix units, twice.
 CLASSES = {
-    "embedding": "elementwise", "swiglu": "elementwise", "rmsnorm": "reduction",
-    "linear": "reduction", "lm_head": "reduction", "attention": "attention", "selected_logprob": "logprob",
-}  # fmt: skip
+    "embedding": "elementwise",
+    "swiglu": "elementwise",
+    "rmsnorm": "reduction",
+    "linear": "reduction",
+    "lm_head": "reduction",
+    "attention": "attention",
+    "selected_logprob": "logprob",
+}
 ROOMS = {"linear": "matmul", "selected_logprob": "logprob"}
 
 

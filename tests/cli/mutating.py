@@ -19,10 +19,39 @@ from samebits.model.huggingface import save_folder
 from samebits.model.tokenizer import Tokenizer
 
 WRONG: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2**31, 2**63, -(2**63) - 1, 2**64 + 1, 10**30, 1.5, -0.5, 1e308, 1e-320, math.nan,
-    math.inf, -math.inf, "", "x", "\x1b[31m", "é" * 5000, [], [1], [[[]]], {}, {"a": 1}, [None], "nan", "true",
-    "../../x", "0" * 400,
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2**31,
+    2**63,
+    -(2**63) - 1,
+    2**64 + 1,
+    10**30,
+    1.5,
+    -0.5,
+    1e308,
+    1e-320,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "",
+    "x",
+    "\x1b[31m",
+    "é" * 5000,
+    [],
+    [1],
+    [[[]]],
+    {},
+    {"a": 1},
+    [None],
+    "nan",
+    "true",
+    "../../x",
+    "0" * 400,
+)
 FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.json")
 
 
@@ -58,10 +87,14 @@ def mutated(document: Any, chance: random.Random) -> Any:
 def cut(data: bytes, chance: random.Random) -> bytes:
     """Bytes with one changed, taken out, or the rest left out."""
     place = chance.randrange(len(data))
-    return chance.choice((
-        data[:place], data[:place] + bytes([chance.randrange(256)]) + data[place + 1 :],
-        data[:place] + data[place + 1 :], data[:place] + data[place : place + 9] * 3 + data[place:],
-    ))  # fmt: skip
+    return chance.choice(
+        (
+            data[:place],
+            data[:place] + bytes([chance.randrange(256)]) + data[place + 1 :],
+            data[:place] + data[place + 1 :],
+            data[:place] + data[place : place + 9] * 3 + data[place:],
+        )
+    )
 
 
 def model_folder(folder: Path) -> Path:
@@ -128,9 +161,13 @@ def wrong_answers(commands: list[list[str]]) -> list[str]:
 
     given = "".join(f"{json.dumps(words)}\n" for words in commands)
     ran = subprocess.run(
-        [sys.executable, "-c", RUNNER], input=given, capture_output=True, text=True, preexec_fn=limited,
+        [sys.executable, "-c", RUNNER],
+        input=given,
+        capture_output=True,
+        text=True,
+        preexec_fn=limited,
         timeout=60 + MOST_SECONDS * len(commands),
-    )  # fmt: skip
+    )
     found = [json.loads(line) for line in ran.stdout.splitlines()]
     if len(found) != len(commands):
         return [f"{commands[len(found)]}: the process ended with {ran.returncode}: {ran.stderr[-500:]}"]

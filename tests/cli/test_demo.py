@@ -139,8 +139,10 @@ def test_chips_show_which_tokens_changed(shown: Demonstration, models: Models) -
 
 def test_pictures_hold_what_was_measured(models: Models) -> None:
     strip = model_page.strip([0, 1, 1024], [0, 0, 0], "token")
-    heights = {kind: [float(y) for y in re.findall(rf'class="{kind}" cx="[0-9.]+" cy="([0-9.]+)"', strip)]
-               for kind in ("stock", "ours")}  # fmt: skip
+    heights = {
+        kind: [float(y) for y in re.findall(rf'class="{kind}" cx="[0-9.]+" cy="([0-9.]+)"', strip)]
+        for kind in ("stock", "ours")
+    }
     assert heights["stock"][0] > heights["stock"][1] > heights["stock"][2] > 0 and len(set(heights["ours"])) == 1
     # Planted: a difference of ours would leave its line.
     assert (

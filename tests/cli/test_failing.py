@@ -16,9 +16,15 @@ from samebits.cli import app, main
 from samebits.cli.failing import one_line, wants_json
 
 SMALL = (
-    "--set", "training.max_steps=2", "--set", "optimizer.warmup=1", "--set", "data.limit=3", "--set",
-    "training.checkpoint_every=1",
-)  # fmt: skip
+    "--set",
+    "training.max_steps=2",
+    "--set",
+    "optimizer.warmup_steps=1",
+    "--set",
+    "data.max_train_samples=3",
+    "--set",
+    "training.save_steps=1",
+)
 
 
 def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -31,25 +37,38 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 @pytest.mark.parametrize(
     "words",
     [
-        ("check", "nothing"), ("reveal", "nothing:at_all"), ("plan", "absent.yaml"),
+        ("check", "nothing"),
+        ("reveal", "nothing:at_all"),
+        ("plan", "absent.yaml"),
         ("train", "absent.yaml", "--out", "x"),
-        ("rl", "--steps", "0"), ("generate", "--model", "absent", "--prompt", "x"), ("serve", "--model", "absent"),
-        ("contract", "status", "nothing"), ("contract", "audit", "nothing"), ("contract", "prove", "--jobs", "0"),
-        ("contract", "validate", "--trust", "absent"), ("contract", "diff", "absent", "absent"),
-        ("contract", "graph", "--format", "nothing"), ("tokenizer", "show", "absent"),
+        ("rl", "--steps", "0"),
+        ("generate", "--model", "absent", "--prompt", "x"),
+        ("serve", "--model", "absent"),
+        ("contract", "status", "nothing"),
+        ("contract", "audit", "nothing"),
+        ("contract", "prove", "--jobs", "0"),
+        ("contract", "validate", "--trust", "absent"),
+        ("contract", "diff", "absent", "absent"),
+        ("contract", "graph", "--format", "nothing"),
+        ("tokenizer", "show", "absent"),
         ("launch", "--nproc", "0", "doctor"),
-        ("launch", "--nproc", "1"), ("demo", "--out", "absent/page.html"), ("doctor", "--nothing"), ("nothing",),
-        ("train",), ("tokenizer", "decode", "absent", "x"), ("launch", "--nproc", "2", "--host", "192.0.2.1", "doctor"),
+        ("launch", "--nproc", "1"),
+        ("demo", "--out", "absent/page.html"),
+        ("doctor", "--nothing"),
+        ("nothing",),
+        ("train",),
+        ("tokenizer", "decode", "absent", "x"),
+        ("launch", "--nproc", "2", "--host", "192.0.2.1", "doctor"),
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_an_error_is_a_document_too(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = ran(capsys, words[0], *words[1:2], "--json", *words[2:]) if len(words) > 1 else ran(
-        capsys, *words, "--json"
-    )  # fmt: skip
+    code, out, err = (
+        ran(capsys, words[0], *words[1:2], "--json", *words[2:]) if len(words) > 1 else ran(capsys, *words, "--json")
+    )
     found = json.loads(out)
     assert code == 2 and err.count("\n") == 1 and err.startswith("samebits: ")
     kind, message = found["error"]["kind"], err.removeprefix("samebits: ")[:-1]
@@ -123,9 +142,15 @@ def test_a_log_that_is_no_plain_file(
 
 @pytest.mark.parametrize("kind", ODD[:4])
 @pytest.mark.parametrize(
-    "words", [("plan", "odd"), ("contract", "validate", "odd"), ("tokenizer", "show", "odd"),
-              ("generate", "--model", "odd", "--prompt", "x")], ids=lambda words: words[0],
-)  # fmt: skip
+    "words",
+    [
+        ("plan", "odd"),
+        ("contract", "validate", "odd"),
+        ("tokenizer", "show", "odd"),
+        ("generate", "--model", "odd", "--prompt", "x"),
+    ],
+    ids=lambda words: words[0],
+)
 def test_what_is_read_is_a_plain_file(
     words: tuple[str, ...],
     kind: str,
@@ -152,6 +177,18 @@ def test_every_command_was_asked() -> None:
     import typer
 
     names = set(typer.main.get_group(app).commands)
-    asked = {"check", "reveal", "plan", "train", "rl", "generate", "serve", "contract", "tokenizer", "launch", "demo",
-             "doctor"}  # fmt: skip
+    asked = {
+        "check",
+        "reveal",
+        "plan",
+        "train",
+        "rl",
+        "generate",
+        "serve",
+        "contract",
+        "tokenizer",
+        "launch",
+        "demo",
+        "doctor",
+    }
     assert names == asked

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.mutating import damaged_folder, damaged_recipe, model_folder, wrong_answers
 
-from samebits.model.config import Config
+from samebits.model.config import ModelConfig
 
 
 def commands(folder: Path, count: int, seed: int) -> list[list[str]]:
@@ -35,5 +35,5 @@ def test_damaged_files(tmp_path: Path) -> None:
 def test_a_reader_that_asks_no_kinds_is_noticed() -> None:
     """Planted: a config whose family is a list, as it was read before."""
     with pytest.raises(ValueError, match=r"^config.json: model_type is \[\]; allowed: llama, qwen3$"):
-        Config.from_huggingface({"model_type": []})
+        ModelConfig.from_huggingface({"model_type": []})
     assert wrong_answers([["no", "such", "command"]]), "an error without a document must be noticed"

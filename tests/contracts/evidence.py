@@ -20,11 +20,23 @@ def receipts_of(task: Task, present: Present) -> list[Receipt]:
     contract, found = task.room.contract(), []
     for identifier, backend in task.speaks_for():
         facts = present.facts(task.room, identifier, backend, task.method, task.entry)
-        found.append(Receipt(
-            contract=task.room.name, obligation=identifier, backend=backend, level=task.level, method=task.method,
-            by=_by(contract, task, identifier), holds=True, sources=dict(facts.sources), result=RESULT, seconds=1.0,
-            dependencies=dict(facts.dependencies), where=dict(facts.where), **_outcome(contract, task, identifier),
-        ))  # fmt: skip
+        found.append(
+            Receipt(
+                contract=task.room.name,
+                obligation=identifier,
+                backend=backend,
+                level=task.level,
+                method=task.method,
+                by=_by(contract, task, identifier),
+                holds=True,
+                sources=dict(facts.sources),
+                result=RESULT,
+                seconds=1.0,
+                dependencies=dict(facts.dependencies),
+                where=dict(facts.where),
+                **_outcome(contract, task, identifier),
+            )
+        )
     return found
 
 
@@ -40,7 +52,9 @@ def _outcome(contract: Contract, task: Task, identifier: str) -> dict[str, objec
     obligation = contract.obligations[identifier]
     draw = contract.domains[obligation.domain].draw
     return {
-        "calls": draw.calls, "cases": draw.calls, "planted": len(obligation.mutants),
+        "calls": draw.calls,
+        "cases": draw.calls,
+        "planted": len(obligation.mutants),
         "killed": dict.fromkeys(obligation.mutants, "1x1 normal float32 seed 1"),
         "classes": dict.fromkeys(draw.recipes, 1),
-    }  # fmt: skip
+    }

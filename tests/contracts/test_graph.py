@@ -71,8 +71,13 @@ def test_what_a_change_voids() -> None:
 
 def test_the_level_is_that_of_the_weakest() -> None:
     def node(name: str, level: int | None, *below: str) -> Node:
-        return Node(name=name, kind="bound", depends_on=below, levels={"cpu": level, "triton": 4},
-                    required={"cpu": 3, "triton": 4})  # fmt: skip
+        return Node(
+            name=name,
+            kind="bound",
+            depends_on=below,
+            levels={"cpu": level, "triton": 4},
+            required={"cpu": 3, "triton": 4},
+        )
 
     shown = Graph([node("a", 2), node("b", 4, "a"), node("c", None), node("d", 4, "b", "c")])
     assert [shown.effective_level(name, "cpu") for name in "abcd"] == [2, 2, None, None]

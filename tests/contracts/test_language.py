@@ -160,7 +160,7 @@ FAULTS = {
     "id of another prefix": ("TO-D1:\n", "XX-D1:\n", 14, "an id of domains must look like TO-D"),
     "wrong id of a test": ("  FALSIFY-TO-001:", "  FALSIFY-TO-1:", 36, "an id of tests must look like FALSIFY-"),
     "mutant of another subject": ("TO-MU1: {of: TO-S1", "TO-MU1: {of: TO-S2", 21, "TO-MU1 is planted in TO-S2"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

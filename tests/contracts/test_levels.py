@@ -83,7 +83,7 @@ FAULTS: dict[str, tuple[Callable[[Receipt], Receipt | None], str]] = {
     "a mutant alive": (with_(is_("SG-OB102", 2, "cpu"), killed={}), "SG-OB102: level 2: SG-MU"),
     "a recipe never drawn": (with_(is_("SG-OB102", 3, "cpu"), classes={"normal": 9}), "never drawn"),
     "does not hold": (with_(is_("SG-OB102", 3, "triton"), holds=False, detail="row 3 differs"), "H200: row 3 differs"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -121,8 +121,11 @@ def test_a_proof_counts_for_its_own_backend_and_none_may_be_missing(room: Room, 
 def test_several_machines_and_one_vocabulary(room: Room, tmp_path: Path) -> None:
     """Shown on another machine counts; status, graph and the lines of a shortfall say the same of it."""
     made = made_up(room, Present({NAME: room}))
-    other = [replace(each, where={**each.where, "architecture": "x86-64", "processor": "Intel Xeon"})
-             for each in made if "architecture" in each.where]  # fmt: skip
+    other = [
+        replace(each, where={**each.where, "architecture": "x86-64", "processor": "Intel Xeon"})
+        for each in made
+        if "architecture" in each.where
+    ]
     elsewhere = [each for each in made if "architecture" not in each.where]
     store = Store(tmp_path)
     store.write([*other, *elsewhere])
@@ -138,13 +141,18 @@ def test_several_machines_and_one_vocabulary(room: Room, tmp_path: Path) -> None
     assert graph.nodes[NAME].verdict == both[NAME].verdict("cpu") == both[NAME].verdict("triton") == "holds"
 
 
-def test_kills_of_what_no_longer_counts_are_not_counted(room: Room, tmp_path: Path, samebits_main: Callable[..., str],
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_kills_of_what_no_longer_counts_are_not_counted(
+    room: Room, tmp_path: Path, samebits_main: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = [each for each in made_up(room, Present({NAME: room})) if each.level == 2]
     Store(tmp_path / "good").write(made)
     Store(tmp_path / "stale").write([replace(each, sources={}) for each in made])
-    alive = [json.loads(samebits_main("contract", "status", NAME, "--mutants", "--receipts", str(tmp_path / kind),
-                                      "--json"))["alive"] for kind in ("good", "stale")]  # fmt: skip
+    alive = [
+        json.loads(
+            samebits_main("contract", "status", NAME, "--mutants", "--receipts", str(tmp_path / kind), "--json")
+        )["alive"]
+        for kind in ("good", "stale")
+    ]
     asked = sum(len(each.mutants) for each in room.contract().obligations.values())
     assert alive == [0, asked]
 

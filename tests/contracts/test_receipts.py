@@ -160,9 +160,19 @@ def test_a_changed_contract_makes_its_obligation_stale(own: Path) -> None:
 
 
 def receipt() -> Receipt:
-    return Receipt(contract="c", obligation="C-OB1", backend="cpu", level=2, method="examples", by="batch", holds=True,
-                   sources={"kernel": "k"}, dependencies={}, result="r",
-                   where={"architecture": "x86-64", "processor": "P", "torch": "2"})  # fmt: skip
+    return Receipt(
+        contract="c",
+        obligation="C-OB1",
+        backend="cpu",
+        level=2,
+        method="examples",
+        by="batch",
+        holds=True,
+        sources={"kernel": "k"},
+        dependencies={},
+        result="r",
+        where={"architecture": "x86-64", "processor": "P", "torch": "2"},
+    )
 
 
 def test_another_machine_shows_it_elsewhere() -> None:
@@ -185,13 +195,26 @@ def test_a_newer_receipt_takes_the_place_of_an_older_of_its_machine(tmp_path: Pa
     store.write([receipt(), replace(receipt(), where=arm)])
     store.write([replace(receipt(), holds=False), replace(receipt(), obligation="C-OB2")])
     assert [(each.obligation, each.machine, each.holds) for each in store.read("c")] == [
-        ("C-OB1", "aarch64", True), ("C-OB1", "x86-64", False), ("C-OB2", "x86-64", True)
-    ]  # fmt: skip
+        ("C-OB1", "aarch64", True),
+        ("C-OB1", "x86-64", False),
+        ("C-OB2", "x86-64", True),
+    ]
 
 
 def test_an_older_schema_counts_for_nothing(tmp_path: Path) -> None:
-    (tmp_path / "c.jsonl").write_text(json.dumps({"schema": "samebits.receipt/1", "obligation": "C-OB1", "level": 3,
-                                                  "by": "batch", "seconds": 7.5, "id": "x"}) + "\n")  # fmt: skip
+    (tmp_path / "c.jsonl").write_text(
+        json.dumps(
+            {
+                "schema": "samebits.receipt/1",
+                "obligation": "C-OB1",
+                "level": 3,
+                "by": "batch",
+                "seconds": 7.5,
+                "id": "x",
+            }
+        )
+        + "\n"
+    )
     shelf = Store(tmp_path).look("c")
     assert (shelf.receipts, shelf.false, shelf.outdated) == ((), (), 1)
     assert Store(tmp_path).seconds("c") == {("C-OB1", 3, "batch"): 7.5}

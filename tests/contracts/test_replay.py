@@ -83,9 +83,15 @@ def test_what_a_replay_may_say() -> None:
 
 @pytest.mark.parametrize(
     ("method", "package", "replayed"),
-    [("examples", "torch", True), ("draws", "torch", True), ("draws", "hypothesis", False), ("types", "mypy", True),
-     ("integers", "z3-solver", False), ("enumeration", "numpy", True)],
-)  # fmt: skip
+    [
+        ("examples", "torch", True),
+        ("draws", "torch", True),
+        ("draws", "hypothesis", False),
+        ("types", "mypy", True),
+        ("integers", "z3-solver", False),
+        ("enumeration", "numpy", True),
+    ],
+)
 def test_other_versions_keep_bits_but_not_words(method: str, package: str, replayed: bool) -> None:
     """Kernels have the same bits anywhere; drawn cases and a prover's queries are those of one version."""
     room = OPERATORS.rooms()["softmax"]

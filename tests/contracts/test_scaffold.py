@@ -15,11 +15,18 @@ from samebits.contracts.validating import validate
 
 # What a person writes, in the order in which the loader asks for it.
 FILLED = {
-    "work:": 'work: "A work"', "locator:": "locator: page 1", "fused:": "fused: none", "text:": 'text: "y = x"',
-    "cpu:": "cpu: {float32: chain-1}", "shapes:": "shapes: [[1, 1], [5, 7]]", "sizes:": 'sizes: ["1..33", "1..9"]',
-    "tolerance:": "tolerance: {kind: bitwise}", "prediction:": "prediction: one", "if_fails:": "if_fails: other",
+    "work:": 'work: "A work"',
+    "locator:": "locator: page 1",
+    "fused:": "fused: none",
+    "text:": 'text: "y = x"',
+    "cpu:": "cpu: {float32: chain-1}",
+    "shapes:": "shapes: [[1, 1], [5, 7]]",
+    "sizes:": 'sizes: ["1..33", "1..9"]',
+    "tolerance:": "tolerance: {kind: bitwise}",
+    "prediction:": "prediction: one",
+    "if_fails:": "if_fails: other",
     "examples:": "examples: [5x7 normal float32 seed 1]",
-}  # fmt: skip
+}
 
 
 def test_a_room_is_complete(tmp_path: Path) -> None:
@@ -73,9 +80,17 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "prefix", "package"),
-    [("Silu", "SI", "a"), ("../x", "SI", "a"), ("class", "SI", "a"), ("", "SI", "a"), ("silu", "si", "a"),
-     ("silu", "", "a"), ("silu", "SI", "a:b"), ("silu", "SI", "a..b")],
-)  # fmt: skip
+    [
+        ("Silu", "SI", "a"),
+        ("../x", "SI", "a"),
+        ("class", "SI", "a"),
+        ("", "SI", "a"),
+        ("silu", "si", "a"),
+        ("silu", "", "a"),
+        ("silu", "SI", "a:b"),
+        ("silu", "SI", "a..b"),
+    ],
+)
 def test_names_that_cannot_be(name: str, prefix: str, package: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="allowed"):
         scaffold(name, prefix, tmp_path, package)

@@ -47,9 +47,14 @@ def test_this_machine_gives_the_record(group: str, instruction_set: str) -> None
 def test_every_operator_is_recorded() -> None:
     """A new operator joins `CASES`, or is said here to be part of another case."""
     within = {
-        "AdamW": "adamw_", "DenseCache": "attention", "PagedCache": "attention", "RopeScaling": "rope",
-        "clip_grad_norm_": "grad_norm", "embedding_gradient_": "embedding", "matmul_accumulate_": "matmul",
-    }  # fmt: skip
+        "AdamW": "adamw_",
+        "DenseCache": "attention",
+        "PagedCache": "attention",
+        "RopeScaling": "rope",
+        "clip_grad_norm_": "grad_norm",
+        "embedding_gradient_": "embedding",
+        "matmul_accumulate_": "matmul",
+    }
     assert {within.get(name, name) for name in ops.__all__} <= set(CASES)
     cases = {name.split(":")[0] for name in RECORDED["operators float32"]}
     assert cases == set(CASES)

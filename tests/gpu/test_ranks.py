@@ -14,10 +14,17 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "tiny.yaml"
 SETTINGS = (
-    "training.max_steps=10", "optimizer.warmup=1", "training.lanes=4", "training.device=cuda", "training.micro_batch=4",
-    "training.accumulation=4", "training.checkpoint_every=10", "monitoring.compare_every=1",
-    "model.overrides.vocabulary=700", "model.overrides.norms_of_heads=true",
-)  # fmt: skip
+    "training.max_steps=10",
+    "optimizer.warmup_steps=1",
+    "training.lanes=4",
+    "training.device=cuda",
+    "training.micro_batch_size=4",
+    "training.gradient_accumulation_steps=4",
+    "training.save_steps=10",
+    "monitoring.compare_steps=1",
+    "model.overrides.vocab_size=700",
+    "model.overrides.use_qk_norm=true",
+)
 
 
 def launched(ranks: int, *command: str) -> str:
@@ -40,6 +47,18 @@ def test_every_grid_gives_one_checkpoint(dtype: str, tmp_path: Path) -> None:
 
 
 def test_ranks_say_what_one_rank_says() -> None:
-    asked = ("generate", "--model", "tiny@0", "--prompt", "def f(x):", "--max-tokens", "12", "--dtype", "bfloat16",
-             "--device", "cuda", "--logprobs")  # fmt: skip
+    asked = (
+        "generate",
+        "--model",
+        "tiny@0",
+        "--prompt",
+        "def f(x):",
+        "--max-tokens",
+        "12",
+        "--dtype",
+        "bfloat16",
+        "--device",
+        "cuda",
+        "--logprobs",
+    )
     assert len({launched(ranks, *asked) for ranks in (1, 2, 3)}) == 1

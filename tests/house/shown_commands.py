@@ -46,8 +46,12 @@ def read(line: str) -> Shown:
 
 
 def commands_of(found: Sequence[Block]) -> list[Shown]:
-    lines = [line for block in found if block.language in ("console", "text")
-             for line in _LINE.findall(block.text.replace("\\\n", " "))]  # fmt: skip
+    lines = [
+        line
+        for block in found
+        if block.language in ("console", "text")
+        for line in _LINE.findall(block.text.replace("\\\n", " "))
+    ]
     return [read(line) for line in lines]
 
 

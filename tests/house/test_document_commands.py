@@ -55,20 +55,22 @@ COVERED: dict[str, Run | Elsewhere] = {
     "samebits check --portable": GOLDEN,
     "samebits reveal torch.nn.functional.linear --k 64 --rows 1,2,8,64": Run(),
     "samebits reveal matmul --k 64 --rows 1,2,8,64": Run(),
-    "samebits check matmul --backend cpu --promise batch":
-        Run(smaller=("--shape", "33x100x33", "--recipe", "normal", "--format", "float32", "--seed", "1")),
-    "samebits check torch.nn.functional.linear --promise batch":
-        Elsewhere("tests/cli/test_commands.py::test_check_says_what_differs_and_how_to_see_it_again"),
+    "samebits check matmul --backend cpu --promise batch": Run(
+        smaller=("--shape", "33x100x33", "--recipe", "normal", "--format", "float32", "--seed", "1")
+    ),
+    "samebits check torch.nn.functional.linear --promise batch": Elsewhere(
+        "tests/cli/test_commands.py::test_check_says_what_differs_and_how_to_see_it_again"
+    ),
     "samebits plan recipes/tiny.yaml": Run(),
     "samebits train recipes/tiny.yaml --out runs/tiny": TRAINED,
-    'samebits generate --model smollm2 --chat --prompt "What is a prime number?"':
-        Run(smaller=("--max-tokens", "2")),
+    'samebits generate --model smollm2 --chat --prompt "What is a prime number?"': Run(smaller=("--max-tokens", "2")),
     "samebits launch --nproc 4 -- train recipes/tiny.yaml --out runs/four --tensor 2": ON_RANKS,
     "samebits serve --model smollm2": SERVED,
     "samebits rl": RL,
     "samebits check rope swiglu --backend cpu": PROMISES,
-    "samebits check --chain --promise batch --format float32 --seed 1":
-        Elsewhere("tests/parity/test_chain.py::test_the_chain_keeps_its_bits"),
+    "samebits check --chain --promise batch --format float32 --seed 1": Elsewhere(
+        "tests/parity/test_chain.py::test_the_chain_keeps_its_bits"
+    ),
     "samebits contract prove gelu --only GE-OB1 --level 2 --receipts made_here": Run(),
     # docs
     "samebits check torch.nn.functional.linear": Run(smaller=("--seconds", "2")),
@@ -88,15 +90,17 @@ COVERED: dict[str, Run | Elsewhere] = {
     "samebits contract graph --format mermaid": Run(),
     "samebits contract prove --rooms examples/rooms --receipts my_receipts": OWN_CONTRACT,
     "samebits contract status --rooms examples/rooms --receipts my_receipts": OWN_CONTRACT,
-    "samebits contract validate --deep theirs/contract.yaml":
-        Elsewhere("tests/contracts/test_trusting.py::test_a_file_cannot_have_code_imported"),
+    "samebits contract validate --deep theirs/contract.yaml": Elsewhere(
+        "tests/contracts/test_trusting.py::test_a_file_cannot_have_code_imported"
+    ),
     'samebits generate --model tiny@0 --prompt "def main():" --max-tokens 4 --logprobs': Run(),
     "git clone ... && cd samebits && make demo": Elsewhere("tests/cli/test_demo.py::test_the_command_writes_the_page"),
     "pip wheel . --no-deps && pip install samebits-*.whl": WHEEL,
     "samebits doctor": Run(),
     "samebits --version": Run(),
-    "samebits check --model smollm2 --promise cache":
-        Elsewhere("tests/invariant/test_smollm2.py::test_real_text_keeps_its_bits_in_every_form"),
+    "samebits check --model smollm2 --promise cache": Elsewhere(
+        "tests/invariant/test_smollm2.py::test_real_text_keeps_its_bits_in_every_form"
+    ),
     "samebits launch --nproc 4 -- train recipes/tiny.yaml --out runs/tiny": ON_RANKS,
     "samebits launch --nproc 2 -- my_program.py --steps 20": LAUNCHED,
     "samebits launch --nproc 2 -- -m my_package.train": LAUNCHED,
@@ -106,21 +110,26 @@ COVERED: dict[str, Run | Elsewhere] = {
     "samebits rl --steps 3 --lanes 4 --no-stock": RL,
     "samebits launch --nproc 4 -- rl --steps 3 --lanes 4": RL_ON_RANKS,
     "samebits launch --nproc 4 -- rl --steps 3 --lanes 4 --tensor 2": RL_ON_RANKS,
-    "python examples/trl_grpo.py --steps 2":
-        Elsewhere("tests/parity/test_trl.py::test_the_program_prints_what_both_logged"),
+    "python examples/trl_grpo.py --steps 2": Elsewhere(
+        "tests/parity/test_trl.py::test_the_program_prints_what_both_logged"
+    ),
     "samebits train recipes/tiny.yaml --out runs/one": TRAINED,
     "torchrun --nproc-per-node 4 -m samebits.cli train recipes/tiny.yaml --out runs/same": TORCHRUN,
-    "samebits launch --nproc 2 -- train recipes/tiny.yaml --out runs/four --tensor 2 --resume":
-        Elsewhere("tests/train/test_ranks.py::test_killed_anywhere_and_resumed_on_another_grid"),
-    'samebits launch --nproc 2 -- generate --model smollm2 --prompt "Two is a prime" --logprobs':
-        Elsewhere("tests/infer/test_ranks.py::test_ranks_say_what_one_rank_says"),
+    "samebits launch --nproc 2 -- train recipes/tiny.yaml --out runs/four --tensor 2 --resume": Elsewhere(
+        "tests/train/test_ranks.py::test_killed_anywhere_and_resumed_on_another_grid"
+    ),
+    'samebits launch --nproc 2 -- generate --model smollm2 --prompt "Two is a prime" --logprobs': Elsewhere(
+        "tests/infer/test_ranks.py::test_ranks_say_what_one_rank_says"
+    ),
     "samebits check --portable --instruction-set baseline": GOLDEN,
     "samebits check --portable --backend triton": Run(),
     "samebits check --portable --json": GOLDEN,
-    "samebits check --portable --record":
-        Elsewhere("tests/goldens/test_portable.py::test_recording_again_gives_the_same_file"),
-    "PYTHONPATH=src python -m samebits.native.build":
-        Elsewhere("tests/long/test_native_digests.py::test_every_compiler"),
+    "samebits check --portable --record": Elsewhere(
+        "tests/goldens/test_portable.py::test_recording_again_gives_the_same_file"
+    ),
+    "PYTHONPATH=src python -m samebits.native.build": Elsewhere(
+        "tests/long/test_native_digests.py::test_every_compiler"
+    ),
     "PYTHONPATH=src python -m samebits.cli check --portable": GOLDEN,
     "samebits check rmsnorm --backend cpu --promise accuracy": Run(),
     "samebits check attention --backend cpu --promise cache": PROMISES,
@@ -134,13 +143,17 @@ COVERED: dict[str, Run | Elsewhere] = {
     "samebits serve --model smollm2 --port 8000": SERVED,
     "lm_eval --model local-completions --tasks arc_easy --batch_size 16 --model_args"
     " model=smollm2,base_url=http://127.0.0.1:8000/v1/completions,tokenizer_backend=huggingface,tokenizer=FOLDER,"
-    "max_length=2048":
-        Elsewhere("tests/infer/test_server_harness.py::test_loglikelihoods_one_by_one_and_sixteen_at_once"),
-    "samebits train recipes/tiny.yaml --out runs/tiny --resume":
-        Elsewhere("tests/train/test_running.py::test_a_run_goes_on_with_another_cut_and_to_the_same_end"),
-    "samebits train recipes/tiny.yaml --out runs/other --set training.micro_batch=16 --set training.accumulation=1":
-        Elsewhere("tests/train/test_trainer.py::test_any_cut_gives_one_checkpoint"),
-}  # fmt: skip
+    "max_length=2048": Elsewhere(
+        "tests/infer/test_server_harness.py::test_loglikelihoods_one_by_one_and_sixteen_at_once"
+    ),
+    "samebits train recipes/tiny.yaml --out runs/tiny --resume": Elsewhere(
+        "tests/train/test_running.py::test_a_run_goes_on_with_another_cut_and_to_the_same_end"
+    ),
+    "samebits train recipes/tiny.yaml --out runs/other --set training.micro_batch_size=16"
+    " --set training.gradient_accumulation_steps=1": Elsewhere(
+        "tests/train/test_trainer.py::test_any_cut_gives_one_checkpoint"
+    ),
+}
 
 ALL = {" ".join(shown.words.split()): shown for shown in all_shown()}
 GPU = torch.cuda.is_available()
@@ -216,9 +229,14 @@ def test_words_that_the_command_line_refuses_are_noticed(command: str, fault: st
 
 @pytest.mark.parametrize(
     ("line", "code", "without_gpu"),
-    [("samebits a", 0, 0), ("samebits a  # words", 0, 0), ("samebits a # exit 1", 1, 1),
-     ("samebits a # exit 2: why", 2, 2), ("samebits a # exit 0; without a GPU exit 3: words", 0, 3)],
-)  # fmt: skip
+    [
+        ("samebits a", 0, 0),
+        ("samebits a  # words", 0, 0),
+        ("samebits a # exit 1", 1, 1),
+        ("samebits a # exit 2: why", 2, 2),
+        ("samebits a # exit 0; without a GPU exit 3: words", 0, 3),
+    ],
+)
 def test_an_exit_code_is_read_from_the_comment(line: str, code: int, without_gpu: int) -> None:
     assert read(line) == Shown("samebits a", code, without_gpu)
     assert (read(line).expected(gpu=True), read(line).expected(gpu=False)) == (code, without_gpu)

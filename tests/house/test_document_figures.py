@@ -31,10 +31,12 @@ ALLOWED = {
     ("docs/parallel_layout.md", "1.4 2.25"): "follow from the formulas in the same sentence; computed below",
     ("docs/parallel_layout.md", "2.00 4.00 8.00 1.12 1.38 1.88 1.03 1.09 1.22"): "computed below",
     ("docs/elementary.md", "ulp"): "computed again below, each at the input that the table names",
-    ("docs/on_policy.md", "9.5e-07 0.9999995 1.0000010 9.5e-07 0.9999990 1.0000010 0.0045 0.9955 1.0041"):
-        "how far stock torch's probabilities were apart, said with its version and processor; no speed",
+    (
+        "docs/on_policy.md",
+        "9.5e-07 0.9999995 1.0000010 9.5e-07 0.9999990 1.0000010 0.0045 0.9955 1.0041",
+    ): "how far stock torch's probabilities were apart, said with its version and processor; no speed",
     ("docs/on_policy.md", "9.54e-07 0.999999046 1.00000095"): "what the example beside it printed; no speed",
-}  # fmt: skip
+}
 
 
 def report() -> ModuleType:
@@ -123,9 +125,17 @@ def test_a_changed_figure_and_one_without_a_record_are_noticed(text: str, fault:
 
 @pytest.mark.parametrize(
     ("printed", "value", "same"),
-    [("101,500", 101509, True), ("101,500", 101551, False), ("0.35", 0.3493, True), ("0.34", 0.3493, False),
-     ("46 %", 0.457, True), ("10.21", 10.2116, True), ("50", 50, True), ("50", 56, False)],
-)  # fmt: skip
+    [
+        ("101,500", 101509, True),
+        ("101,500", 101551, False),
+        ("0.35", 0.3493, True),
+        ("0.34", 0.3493, False),
+        ("46 %", 0.457, True),
+        ("10.21", 10.2116, True),
+        ("50", 50, True),
+        ("50", 56, False),
+    ],
+)
 def test_a_figure_is_compared_at_the_precision_printed(printed: str, value: float, same: bool) -> None:
     assert at_printed_precision(printed, value) is same
 
@@ -210,9 +220,16 @@ def test_a_record_that_no_part_reads_is_refused(tmp_path: Path) -> None:
 
 
 TRUE: dict[str, Callable[[float], float]] = {
-    "exp": math.exp, "exp2": math.exp2, "log": math.log, "rsqrt": lambda x: 1 / math.sqrt(x), "sin": math.sin,
-    "cos": math.cos, "tanh": math.tanh, "erf": math.erf, "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
-}  # fmt: skip
+    "exp": math.exp,
+    "exp2": math.exp2,
+    "log": math.log,
+    "rsqrt": lambda x: 1 / math.sqrt(x),
+    "sin": math.sin,
+    "cos": math.cos,
+    "tanh": math.tanh,
+    "erf": math.erf,
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+}
 
 
 def test_errors_of_elementary_functions_are_those_at_their_worst_inputs() -> None:

@@ -76,14 +76,24 @@ def test_training_is_summed_up_from_its_log(monkeypatch: pytest.MonkeyPatch) -> 
     import gpu_training
 
     kept = json.loads((RESULTS / "h200_350m.json").read_text())
-    step = {"event": "step", "tokens_per_second": 101509.2, "mfu": 0.4571, "norm": 2.0, "norm_after": 1.0,
-            "without_gradient": 0}  # fmt: skip
+    step = {
+        "event": "step",
+        "tokens_per_second": 101509.2,
+        "mfu": 0.4571,
+        "norm": 2.0,
+        "norm_after": 1.0,
+        "without_gradient": 0,
+    }
     log = [
-        {"event": "start", "parameters": kept["parameters"], "tokens_per_step": kept["tokens_per_step"],
-         "peak_flops": kept["peak_flops_measured"]},
+        {
+            "event": "start",
+            "parameters": kept["parameters"],
+            "tokens_per_step": kept["tokens_per_step"],
+            "peak_flops": kept["peak_flops_measured"],
+        },
         *(step | {"loss": loss} for loss in kept["losses"]),
         {"event": "end", "digest": kept["digest"]},
-    ]  # fmt: skip
+    ]
     log[1]["norm"] = kept["largest_norm"]
     found = gpu_training.summed_up(log)
     assert found == {name: kept[name] for name in found}

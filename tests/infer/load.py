@@ -12,11 +12,18 @@ from dataclasses import dataclass, field
 import torch
 
 from samebits.infer import Completion, Engine, Event, Request, Sampling
-from samebits.model import Batch, Config, Model
+from samebits.model import Batch, Model, ModelConfig
 from samebits.ops import sample
 
-SMALL = Config(
-    vocabulary=211, hidden=48, layers=2, heads=4, key_heads=2, head_size=16, intermediate=80, max_positions=128
+SMALL = ModelConfig(
+    vocab_size=211,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=80,
+    max_position_embeddings=128,
 )
 STEMS = 3
 
@@ -30,12 +37,12 @@ class Arrival:
     cancelled_after: int | None
 
 
-def arrivals(count: int, seed: int, config: Config = SMALL) -> list[Arrival]:
+def arrivals(count: int, seed: int, config: ModelConfig = SMALL) -> list[Arrival]:
     """Mixed lengths and ways of drawing; half of the prompts begin like others; one in eight is given up."""
     dice = random.Random(seed)
 
     def text(length: int) -> tuple[int, ...]:
-        return tuple(dice.randrange(config.vocabulary) for _ in range(length))
+        return tuple(dice.randrange(config.vocab_size) for _ in range(length))
 
     stems, made, step = [text(length) for length in (17, 33, 48)[:STEMS]], [], 0
     for number in range(count):
@@ -46,14 +53,18 @@ def arrivals(count: int, seed: int, config: Config = SMALL) -> list[Arrival]:
         made.append(
             Arrival(
                 Request(
-                    prompt=stem + text(dice.randint(1, 30)), max_tokens=dice.randint(1, 28), sampling=way,
-                    stop=frozenset(text(2)), number=number, score_prompt=dice.random() < 0.2,
+                    prompt=stem + text(dice.randint(1, 30)),
+                    max_tokens=dice.randint(1, 28),
+                    sampling=way,
+                    stop=frozenset(text(2)),
+                    number=number,
+                    score_prompt=dice.random() < 0.2,
                     top_logprobs=dice.choice([0, 0, 0, 3]),
                 ),
                 step,
                 dice.randint(0, 6) if dice.random() < 0.125 else None,
             )
-        )  # fmt: skip
+        )
         step += dice.choice([0, 0, 1, 1, 2, 5])
     return made
 
@@ -123,9 +134,14 @@ def judge(model: Model, request: Request, completion: Completion) -> Judgement:
         logprobs = model.logprobs(hidden, torch.tensor(text[1:]))
         way, drawing = request.sampling, hidden[first:]
         drawn = sample(
-            model.logits(drawing), seed=way.seed, requests=torch.full((len(drawing),), request.key),
-            positions=torch.arange(first + 1, len(text)), temperature=way.temperature, top_k=way.top_k, top_p=way.top_p,
-        )  # fmt: skip
+            model.logits(drawing),
+            seed=way.seed,
+            requests=torch.full((len(drawing),), request.key),
+            positions=torch.arange(first + 1, len(text)),
+            temperature=way.temperature,
+            top_k=way.top_k,
+            top_p=way.top_p,
+        )
     given, expected = [*completion.logprobs], logprobs[first:]
     if completion.prompt_logprobs is not None:
         given, expected = [*completion.prompt_logprobs, *given], logprobs

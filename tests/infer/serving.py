@@ -20,7 +20,7 @@ from samebits.infer.server.app import Service
 from samebits.infer.server.guard import Access
 from samebits.infer.server.limits import Limits
 from samebits.infer.server.serving import Server, listen
-from samebits.model import Batch, Config, Model
+from samebits.model import Batch, Model, ModelConfig
 from samebits.model.tokenizer import Tokenizer
 
 TEXTS = ["The same bits, whatever the batch, the split or the number of ranks. ", "Why is the sky blue? "] * 20
@@ -42,8 +42,17 @@ def tokenizer() -> Tokenizer:
 
 @cache
 def model() -> Model:
-    config = Config(vocabulary=288, hidden=32, layers=2, heads=4, key_heads=2, head_size=8, intermediate=48,
-                    max_positions=CONTEXT, eos=tokenizer().eos)  # fmt: skip
+    config = ModelConfig(
+        vocab_size=288,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        max_position_embeddings=CONTEXT,
+        eos_token_id=tokenizer().eos,
+    )
     made = Model.new(config, 3)
     # First weights are so small that all tokens are about as likely; larger ones have something to say.
     return replace(
@@ -71,12 +80,23 @@ class Serving:
 
 
 @contextmanager
-def serving(limits: Limits | None = None, api_key: str | None = None, pages: int = 256, grace: float = 0.0,
-            send_bytes: int | None = None, endless: bool = False, **engine: Any) -> Iterator[Serving]:  # fmt: skip
+def serving(
+    limits: Limits | None = None,
+    api_key: str | None = None,
+    pages: int = 256,
+    grace: float = 0.0,
+    send_bytes: int | None = None,
+    endless: bool = False,
+    **engine: Any,
+) -> Iterator[Serving]:
     service = Service(
-        engine=Engine(model(), pages=pages, **engine), tokenizer=tokenizer(), name=NAME, limits=limits or Limits(),
-        access=Access(api_key=api_key), context=CONTEXT,
-    )  # fmt: skip
+        engine=Engine(model(), pages=pages, **engine),
+        tokenizer=tokenizer(),
+        name=NAME,
+        limits=limits or Limits(),
+        access=Access(api_key=api_key),
+        context=CONTEXT,
+    )
     if endless:
         # An answer that ends by itself, early or late, would make a test of running answers one of luck.
         service.stop = frozenset()

@@ -15,7 +15,7 @@ from tests.infer.load import SMALL
 from samebits.infer import Engine, Request, Sampling, decode_step, engine
 from samebits.infer.decode_step import DecodeStep
 from samebits.infer.pages import LayerCache
-from samebits.model import Config, Model
+from samebits.model import Model, ModelConfig
 from samebits.nn.strategy import Operators
 from samebits.numerics.bits import same_bits
 from samebits.ops import capture
@@ -24,11 +24,13 @@ from samebits.ops.capture import Arena, Capture
 from samebits.ops.rope import RopeScaling
 from samebits.parity.stock import STOCK
 
-SHAPES: dict[str, Config] = {
+SHAPES: dict[str, ModelConfig] = {
     "plain": SMALL,
-    "norms of heads": replace(SMALL, norms_of_heads=True, tied=False),
-    "scaled turns": replace(SMALL, scaling=RopeScaling(kind="yarn", factor=4.0, original_max_position_embeddings=32)),
-    "one layer": replace(SMALL, layers=1),
+    "norms of heads": replace(SMALL, use_qk_norm=True, tie_word_embeddings=False),
+    "scaled turns": replace(
+        SMALL, rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_max_position_embeddings=32)
+    ),
+    "one layer": replace(SMALL, num_hidden_layers=1),
 }
 LENGTHS = (3, 40, 1, 17, 16)
 
@@ -63,8 +65,8 @@ def answers(model: Model, requests: int, temperature: float = 1.0) -> list[Any]:
 def step_of(model: Model, inputs: Any = None) -> DecodeStep:
     """A step of two requests, which has been made once if inputs are given."""
     config = model.config
-    sizes = (4, 16, config.key_heads, config.head_size)
-    made = [LayerCache(*sizes, dtype=model.dtype, device=model.device) for _ in range(config.layers)]
+    sizes = (4, 16, config.num_key_value_heads, config.head_dim)
+    made = [LayerCache(*sizes, dtype=model.dtype, device=model.device) for _ in range(config.num_hidden_layers)]
     step = DecodeStep(model, made, 2, 4, Arena())
     if inputs is not None:
         step.hidden(*inputs)

@@ -31,11 +31,11 @@ def scored(model: Model, prompt: tuple[int, ...] = PROMPT, **options: object) ->
 @pytest.mark.parametrize(
     "config",
     [
-        replace(SMALL, tied=False),
-        replace(SMALL, norms_of_heads=True, head_size=24, theta=1e6),
-        replace(SMALL, scaling=ops.RopeScaling(kind="llama3", factor=8, original_max_position_embeddings=64)),
+        replace(SMALL, tie_word_embeddings=False),
+        replace(SMALL, use_qk_norm=True, head_dim=24, rope_theta=1e6),
+        replace(SMALL, rope_scaling=ops.RopeScaling(kind="llama3", factor=8, original_max_position_embeddings=64)),
         # More than one block of the vocabulary, the last of them not whole.
-        replace(SMALL, vocabulary=700),
+        replace(SMALL, vocab_size=700),
     ],
     ids=["untied", "qwen3", "llama3 scaling", "wide vocabulary"],
 )
@@ -57,7 +57,7 @@ def test_a_logprob_without_the_heads_weight_is_the_operators() -> None:
     """selected_logprob(identity, logits^T) == selected_logprob(hidden, weight). Planted: rounded logits."""
     for rows, scale in ((1, 1.0), (7, 30.0), (16, 1e-3)):
         hidden = torch.randn(rows, 48, generator=torch.Generator().manual_seed(rows)) * scale
-        ids = torch.arange(rows) * 29 % SMALL.vocabulary
+        ids = torch.arange(rows) * 29 % SMALL.vocab_size
         direct, logits = MODEL.logprobs(hidden, ids), MODEL.logits(hidden)
         assert torch.equal(bits(direct), bits(ops.selected_logprob(torch.eye(rows), logits.T, ids)))
         rounded = logits.bfloat16().float()
@@ -79,9 +79,14 @@ def test_the_number_keys_the_draw_and_without_one_the_prompt_does() -> None:
     request = Request(prompt=PROMPT, max_tokens=12, sampling=Sampling(seed=9))
     engine = Engine(MODEL, pages=32)
     plain, again, one, two, other_seed = engine.generate(
-        [request, request, replace(request, number=1), replace(request, number=2),
-         replace(request, sampling=Sampling(seed=10))]
-    )  # fmt: skip
+        [
+            request,
+            request,
+            replace(request, number=1),
+            replace(request, number=2),
+            replace(request, sampling=Sampling(seed=10)),
+        ]
+    )
     assert plain.tokens == again.tokens
     assert len({plain.tokens, one.tokens, two.tokens, other_seed.tokens}) == 4
 
@@ -104,7 +109,7 @@ def test_the_likeliest_tokens_are_told_with_their_logprobs() -> None:
 def test_of_equal_logits_the_smaller_token_is_named_first() -> None:
     """All weights of the head are equal, so all logits are."""
     weights = MODEL.weights | {"lm_head.weight": torch.ones(211, 48)}
-    equal = Model(config=replace(SMALL, tied=False), weights=weights)
+    equal = Model(config=replace(SMALL, tie_word_embeddings=False), weights=weights)
     engine = Engine(equal, pages=8)
     engine.submit(Request(prompt=(5,), max_tokens=1, sampling=Sampling(0.0), top_logprobs=5))
     (event,) = engine.step()
@@ -248,7 +253,7 @@ def test_other_weights_can_be_used() -> None:
 
 def test_logits_that_are_no_numbers_end_their_own_request_only() -> None:
     """Token 7 has no number for an embedding: who says it fails, loudly; who shares its batch goes on."""
-    model = Model.new(replace(SMALL, tied=False), 3)
+    model = Model.new(replace(SMALL, tie_word_embeddings=False), 3)
     model.weights["model.embed_tokens.weight"][7] = torch.nan
     engine, good = Engine(model, pages=16), Request(prompt=PROMPT, max_tokens=5, sampling=Sampling(0.0))
     bad, ticket = engine.submit(Request(prompt=(1, 7), max_tokens=5)), engine.submit(good)

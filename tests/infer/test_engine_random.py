@@ -68,7 +68,7 @@ def test_launch_numbers_of_the_engine_decide_nothing() -> None:
 
 def test_stock_operators_in_the_same_engine_differ() -> None:
     """Negative control: the number of logprobs that are not those of the same model's forward over the whole answer."""
-    wide = replace(SMALL, hidden=256, intermediate=512)
+    wide = replace(SMALL, hidden_size=256, intermediate_size=512)
     load, model = arrivals(24, 4, wide), replace(Model.new(wide, 3), operators=STOCK)
     stock = judge_all(model, load, drive(crowded(model), load))
     own = replace(model, operators=MODEL.operators)
@@ -90,7 +90,7 @@ def test_a_page_table_off_by_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
 def same_second_page() -> list[Request]:
     """The last prompt has the first page of one and the second page of another."""
-    pages = [tuple((start + 5 * place) % SMALL.vocabulary for place in range(16)) for start in (0, 50, 100, 150)]
+    pages = [tuple((start + 5 * place) % SMALL.vocab_size for place in range(16)) for start in (0, 50, 100, 150)]
     prompts = [pages[0] + pages[1] + (1,), pages[2] + pages[3] + (1,), pages[2] + pages[1] + (1,)]
     return [Request(prompt=prompt, max_tokens=6, sampling=Sampling(seed=5)) for prompt in prompts]
 

@@ -52,10 +52,7 @@ def test_pages_add_up_under_random_use(seed: int) -> None:
 def test_a_leak_and_a_double_free_are_noticed() -> None:
     pool = PagePool(4)
     table = [pool.take(), pool.take()]
-    assert pool.problems([]) == [
-        "page 0 is in 0 tables and 1 hold it",
-        "page 1 is in 0 tables and 1 hold it",
-    ]
+    assert pool.problems([]) == ["page 0 is in 0 tables and 1 hold it", "page 1 is in 0 tables and 1 hold it"]
     assert pool.problems([[0, 1, 1]]) == ["page 1 is in 2 tables and 1 hold it"]
     pool.release([0, 1])
     with pytest.raises(ValueError, match="page 1 is released and 0 hold it; allowed: once each"):

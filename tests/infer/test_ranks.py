@@ -19,8 +19,8 @@ from samebits.parity.scoring import compare, score
 
 SHAPES = {
     "plain": SMALL,
-    "norms of heads": replace(SMALL, norms_of_heads=True, tied=False),
-    "wide vocabulary": replace(SMALL, vocabulary=700),
+    "norms of heads": replace(SMALL, use_qk_norm=True, tie_word_embeddings=False),
+    "wide vocabulary": replace(SMALL, vocab_size=700),
 }
 REQUESTS = [
     Request(
@@ -36,8 +36,10 @@ REQUESTS = [
 
 def answers(engine: Engine) -> list[Any]:
     """Twice: the second time some prompts are in the cache. Few pages, so that requests are preempted."""
-    return [(each.tokens, each.logprobs, each.prompt_logprobs)
-            for each in (*engine.generate(REQUESTS), *engine.generate(REQUESTS))]  # fmt: skip
+    return [
+        (each.tokens, each.logprobs, each.prompt_logprobs)
+        for each in (*engine.generate(REQUESTS), *engine.generate(REQUESTS))
+    ]
 
 
 def engine_of(model: Model) -> Engine:

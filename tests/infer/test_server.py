@@ -78,10 +78,15 @@ def test_a_stream_is_the_answer_in_pieces(client: openai.OpenAI) -> None:
 def test_bits_alone_and_among_sixteen_are_those_of_the_trainer(client: openai.OpenAI, server: Serving) -> None:
     """server(request) alone == server(request) beside 15 others == the training forward, bit for bit."""
     asked = [
-        {**CHAT, "seed": n, "max_tokens": 12 + 3 * n, "temperature": 0.5 + n / 16,
-         "messages": [{"role": "user", "content": "Why is the sky blue? " * (1 + n % 5)}]}
+        {
+            **CHAT,
+            "seed": n,
+            "max_tokens": 12 + 3 * n,
+            "temperature": 0.5 + n / 16,
+            "messages": [{"role": "user", "content": "Why is the sky blue? " * (1 + n % 5)}],
+        }
         for n in range(16)
-    ]  # fmt: skip
+    ]
     alone = [of_chat(client.chat.completions.create(**each)) for each in asked]
     steps = server.settle()["steps"]
     with ThreadPoolExecutor(16) as pool:
@@ -113,8 +118,10 @@ def test_completions_have_their_own_shape(client: openai.OpenAI) -> None:
     assert bits == scores(tokenizer().encode(PLAIN["prompt"]), ids)
     assert found.tokens == [shown(each) for each in ids] and choice.text == tokenizer().text(ids)
     assert [struct.pack(">f", each).hex() for each in found.token_logprobs] == bits
-    assert all(len(each) <= 2 and max(each.values()) >= own for each, own in
-               zip(found.top_logprobs, found.token_logprobs, strict=True))  # fmt: skip
+    assert all(
+        len(each) <= 2 and max(each.values()) >= own
+        for each, own in zip(found.top_logprobs, found.token_logprobs, strict=True)
+    )
     assert found.text_offset[0] == 0 and found.text_offset == sorted(found.text_offset)
     streamed = list(client.completions.create(**PLAIN, stream=True))
     assert "".join(piece.choices[0].text for piece in streamed) == choice.text

@@ -93,12 +93,26 @@ def test_a_later_message_is_judged_too(server: Serving) -> None:
     assert said.startswith(b"HTTP/1.1 200 OK") and said.count(b"HTTP/1.1 ") == 2 and b"HTTP/1.1 400" in said
 
 
-@pytest.mark.parametrize(("host", "status"), [
-    ("localhost", 200), ("LOCALHOST:8000", 200), ("localhost.", 200), ("127.0.0.1:1", 200), ("[::1]", 200),
-    ("model.localhost", 200), ("evil.example", 421), ("127.0.0.1.evil.example", 421), ("localhost.evil.example", 421),
-    ("evil.example:8000", 421), ("", 421), ("localhost@evil.example", 421), ("[::1", 421), ("0.0.0.0", 421),
-    ("10.0.0.1", 421),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:8000", 200),
+        ("localhost.", 200),
+        ("127.0.0.1:1", 200),
+        ("[::1]", 200),
+        ("model.localhost", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("evil.example:8000", 421),
+        ("", 421),
+        ("localhost@evil.example", 421),
+        ("[::1", 421),
+        ("0.0.0.0", 421),
+        ("10.0.0.1", 421),
+    ],
+)
 def test_a_name_that_another_site_could_have(server: Serving, host: str, status: int) -> None:
     """A page can make its own name mean this machine, but cannot take this machine's names."""
     for path in ("/", "/health", "/v1/models", "/metrics", "/other"):

@@ -22,16 +22,55 @@ BASE: dict[str, dict[str, Any]] = {
 }
 # As they stand in a body: what JSON allows and programs do not expect, and what only looks like JSON.
 NUMBERS = [
-    "9" * 400, "-" + "9" * 400, "9" * 5000, "1e400", "-1e400", "1e-400", "NaN", "Infinity", "-Infinity", "-0", "1.0",
-    "1e5", str(2**31), str(2**63), str(2**64), str(-(2**63) - 1), "0." + "3" * 5000, "01", "+1", "0x1",
-]  # fmt: skip
+    "9" * 400,
+    "-" + "9" * 400,
+    "9" * 5000,
+    "1e400",
+    "-1e400",
+    "1e-400",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "-0",
+    "1.0",
+    "1e5",
+    str(2**31),
+    str(2**63),
+    str(2**64),
+    str(-(2**63) - 1),
+    "0." + "3" * 5000,
+    "01",
+    "+1",
+    "0x1",
+]
 TEXTS = ['"\\ud800"', '"\\u0000"', '"\\udc80\\ud800"', '"' + "y" * 9000 + '"', '"\\ufffe"', '"\x7f"', '"\x01"', '""']
 OTHERS = [
-    "null", "true", "[]", "{}", "[[]]", "[null]", '[""]', "[[1], []]", "[-1]", f"[{'9' * 400}]", "[1.0]", "[true]",
-    '{"a": 1, "a": 2}', "[" * 30 + "]" * 30, "[" * 15_000, '{"include_usage": 1}', '{"type": "text"}', "[{}]",
-    '[{"role": "user", "content": null}]', '[{"role": [], "content": ""}]', '[{"role": "user", "content": [{}]}]',
-    '[{"role": "user", "content": [{"type": "text", "text": 1}]}]', "", "1 2", "'x'",
-]  # fmt: skip
+    "null",
+    "true",
+    "[]",
+    "{}",
+    "[[]]",
+    "[null]",
+    '[""]',
+    "[[1], []]",
+    "[-1]",
+    f"[{'9' * 400}]",
+    "[1.0]",
+    "[true]",
+    '{"a": 1, "a": 2}',
+    "[" * 30 + "]" * 30,
+    "[" * 15_000,
+    '{"include_usage": 1}',
+    '{"type": "text"}',
+    "[{}]",
+    '[{"role": "user", "content": null}]',
+    '[{"role": [], "content": ""}]',
+    '[{"role": "user", "content": [{}]}]',
+    '[{"role": "user", "content": [{"type": "text", "text": 1}]}]',
+    "",
+    "1 2",
+    "'x'",
+]
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +145,23 @@ def test_any_bytes_anywhere(web: httpx.Client, path: str, start: int, piece: byt
     send(web, path, whole[:start] + piece + whole[start + len(piece) :])
 
 
-@pytest.mark.parametrize("path", [
-    "/", "/health", "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions", "/%00", "//", "/..%2f",
-    "/v1/models/x", "/v1/completions/", "/%ff?a=%00&b",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/health",
+        "/metrics",
+        "/v1/models",
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/%00",
+        "//",
+        "/..%2f",
+        "/v1/models/x",
+        "/v1/completions/",
+        "/%ff?a=%00&b",
+    ],
+)
 def test_any_method_at_any_path(web: httpx.Client, path: str) -> None:
     for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "ODD"):
         answer = web.request(method, path, content=b"{}" if method == "POST" else None)

@@ -35,8 +35,15 @@ def loglikelihoods(web: httpx.Client, batch: int, asked: list[tuple[list[int], l
     found = []
     for start in range(0, len(asked), batch):
         part = asked[start : start + batch]
-        body = {"model": NAME, "prompt": [[*a, *b] for a, b in part], "temperature": 0, "max_tokens": 1, "logprobs": 1,
-                "seed": 1234, "echo": True}  # fmt: skip
+        body = {
+            "model": NAME,
+            "prompt": [[*a, *b] for a, b in part],
+            "temperature": 0,
+            "max_tokens": 1,
+            "logprobs": 1,
+            "seed": 1234,
+            "echo": True,
+        }
         for choice, (context, _) in zip(post(web, body), part, strict=True):
             logprobs = choice["logprobs"]["token_logprobs"][len(context) : -1]
             tops = choice["logprobs"]["top_logprobs"][len(context) : -1]
@@ -49,8 +56,14 @@ def generations(web: httpx.Client, batch: int) -> list[str]:
     found = []
     prompts = [tokenizer().encode(each) for each in CONTEXTS * 4]
     for start in range(0, len(prompts), batch):
-        body = {"model": NAME, "prompt": prompts[start : start + batch], "max_tokens": 12, "temperature": 0,
-                "stop": ["\n\n", "Q:", "</s>", "Question:", "\nclass", "<|endoftext|>"], "seed": 1234}  # fmt: skip
+        body = {
+            "model": NAME,
+            "prompt": prompts[start : start + batch],
+            "max_tokens": 12,
+            "temperature": 0,
+            "stop": ["\n\n", "Q:", "</s>", "Question:", "\nclass", "<|endoftext|>"],
+            "seed": 1234,
+        }
         found += [choice["text"] for choice in post(web, body)]
     return found
 

@@ -17,9 +17,20 @@ from tests.infer.serving import CONTEXT, NAME, PATIENCE, Serving, serving, wait_
 from samebits.infer.server.limits import Limits
 
 LIMITS = Limits(
-    body_bytes=20_000, depth=8, messages=4, prompt_tokens=300, max_tokens=400, choices=4, stops=2, stop_characters=10,
-    top_logprobs=5, queue=6, header_seconds=1, body_seconds=1, send_seconds=1,
-)  # fmt: skip
+    body_bytes=20_000,
+    depth=8,
+    messages=4,
+    prompt_tokens=300,
+    max_tokens=400,
+    choices=4,
+    stops=2,
+    stop_characters=10,
+    top_logprobs=5,
+    queue=6,
+    header_seconds=1,
+    body_seconds=1,
+    send_seconds=1,
+)
 KEY = "a key of some length"
 PLAIN: dict[str, Any] = {"model": NAME, "prompt": "The same bits", "max_tokens": 4, "seed": 1}
 CHAT: dict[str, Any] = {"model": NAME, "messages": [{"role": "user", "content": "Why?"}], "max_tokens": 4}
@@ -68,8 +79,11 @@ COMPLETIONS = [
     ({"max_tokens": 401}, "max_tokens is 401; allowed: a whole number, 1 to 400", "max_tokens"),
     ({"max_tokens": 0}, "max_tokens is 0; allowed: a whole number, 1 to 400", "max_tokens"),
     ({"max_tokens": "4"}, 'max_tokens is "4"; allowed: a whole number, 1 to 400', "max_tokens"),
-    ({"prompt": [1] * 200, "max_tokens": 313},
-     f"200 tokens of the prompt and 313 of the answer are 513; allowed: at most {CONTEXT}", "max_tokens"),
+    (
+        {"prompt": [1] * 200, "max_tokens": 313},
+        f"200 tokens of the prompt and 313 of the answer are 513; allowed: at most {CONTEXT}",
+        "max_tokens",
+    ),
     ({"logprobs": 6}, "logprobs is 6; allowed: a whole number, 0 to 5", "logprobs"),
     ({"temperature": -1}, "temperature is -1; allowed: 0, or 9.5e-07 to 2", "temperature"),
     ({"temperature": 2.5}, "temperature is 2.5; allowed: 0, or 9.5e-07 to 2", "temperature"),
@@ -85,26 +99,33 @@ COMPLETIONS = [
     ({"presence_penalty": 0.5}, "presence_penalty is 0.5; allowed: 0", "presence_penalty"),
     ({"logit_bias": {"5": 100}}, 'logit_bias is {"5": 100}; allowed: {}', "logit_bias"),
     ({"user": "x" * 257}, 'user is "xxx', "user"),
-]  # fmt: skip
+]
 CHATS = [
     ({"messages": None}, "messages is a JSON null; allowed: a list of at least one", "messages"),
     ({"messages": CHAT["messages"] * 5}, "the number of messages is 5; allowed: at most 4", "messages"),
     ({"messages": ["hi"]}, "messages[0] has a JSON string; allowed: role and content", "messages[0]"),
     ({"messages": [{"role": "user"}]}, "messages[0] has 'role'; allowed: role and content", "messages[0]"),
-    ({"messages": [{"role": "king", "content": ""}]},
-     'messages[0].role is "king"; allowed: system, user, assistant', "messages[0].role"),
-    ({"messages": [{"role": "user", "content": 5}]},
-     "messages[0].content is a JSON number; allowed: text, or a list of text parts", "messages[0].content"),
+    (
+        {"messages": [{"role": "king", "content": ""}]},
+        'messages[0].role is "king"; allowed: system, user, assistant',
+        "messages[0].role",
+    ),
+    (
+        {"messages": [{"role": "user", "content": 5}]},
+        "messages[0].content is a JSON number; allowed: text, or a list of text parts",
+        "messages[0].content",
+    ),
     ({"max_completion_tokens": 5}, "max_completion_tokens is 5, max_tokens is 4; allowed: one of them", "max_tokens"),
     ({"top_logprobs": 2}, "top_logprobs is 2, logprobs is false; allowed: logprobs true", "top_logprobs"),
     ({"logprobs": 2}, "logprobs is 2; allowed: true or false", "logprobs"),
     ({"tools": []}, "unknown key 'tools'; ", "tools"),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("path", "change", "words", "param"), [
-    *(("completions", *each) for each in COMPLETIONS), *(("chat/completions", *each) for each in CHATS),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "change", "words", "param"),
+    [*(("completions", *each) for each in COMPLETIONS), *(("chat/completions", *each) for each in CHATS)],
+)
 def test_what_is_wrong_is_said_in_one_line_and_costs_nothing(
     server: Serving, web: httpx.Client, path: str, change: dict[str, Any], words: str, param: str
 ) -> None:
@@ -164,8 +185,9 @@ def test_other_refusals(server: Serving) -> None:
     status, words = error(httpx.get(f"{server.url}/v2/completions", **send))
     assert status == 404 and words.startswith("GET /v2/completions: Not Found; allowed: /, /health, ")
     assert error(httpx.get(f"{server.url}/v1/completions", **send)) == (
-        405, "GET /v1/completions: Method Not Allowed; allowed: POST"
-    )  # fmt: skip
+        405,
+        "GET /v1/completions: Method Not Allowed; allowed: POST",
+    )
     other = httpx.post(f"{server.url}/v1/completions", json={**PLAIN, "model": "gpt"}, **send)
     assert error(other) == (404, f"no model is called 'gpt'; known: {NAME}")
     assert other.json()["error"]["code"] == "model_not_found"
@@ -305,8 +327,9 @@ def test_numbers_that_are_not_finite_end_one_request() -> None:
         engine.step = once  # type: ignore[method-assign]
         first = httpx.post(f"{running.url}/v1/completions", json=PLAIN, timeout=PATIENCE)
         assert (first.status_code, first.json()["error"]["message"]) == (
-            500, "engine: logits are not finite for request 0"
-        )  # fmt: skip
+            500,
+            "engine: logits are not finite for request 0",
+        )
         assert httpx.post(f"{running.url}/v1/completions", json=PLAIN, timeout=PATIENCE).status_code == 200
 
 

@@ -15,9 +15,14 @@ from samebits.invariant.transformers import register
 
 VOCABULARY = 131
 SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 112, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 256, "head_dim": 64,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "head_dim": 64,
+}
 KINDS: dict[str, Callable[[str], nn.Module]] = {
     "llama": lambda attention: LlamaForCausalLM(
         LlamaConfig(**SIZES, num_hidden_layers=3, tie_word_embeddings=False, attn_implementation=attention)

@@ -17,10 +17,17 @@ from samebits.invariant import InvariantError, invariant_mode
 from samebits.numerics.bits import same_bits
 
 _SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": 0,
-    "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 _MOE: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
 _NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CAUSAL: dict[str, dict[str, Any]] = {
@@ -33,9 +40,19 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
     "deepseek_v3": {
-        "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12,
-        "v_head_dim": 10, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
-        "moe_intermediate_size": 24, "first_k_dense_replace": 1, "n_shared_experts": 1,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 12,
+        "v_head_dim": 10,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "moe_intermediate_size": 24,
+        "first_k_dense_replace": 1,
+        "n_shared_experts": 1,
     },
     "gemma": {"head_dim": 16},
     "gemma2": {"head_dim": 16, "sliding_window": 6},
@@ -56,7 +73,7 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "smollm3": {},
     "glm4": {"head_dim": 16},
     "nemotron": {},
-}  # fmt: skip
+}
 MASKED: dict[str, dict[str, Any]] = {
     "bert": _NO_DROPOUT,
     "roberta": {**_NO_DROPOUT, "pad_token_id": 0},
@@ -67,10 +84,16 @@ MASKED: dict[str, dict[str, Any]] = {
 SEQUENCE_TO_SEQUENCE: dict[str, dict[str, Any]] = {
     "t5": {"d_model": 64, "d_kv": 16, "d_ff": 80, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0},
     "bart": {
-        "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 80, "decoder_ffn_dim": 80, "decoder_start_token_id": 2,
+        "d_model": 64,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 80,
+        "decoder_ffn_dim": 80,
+        "decoder_start_token_id": 2,
     },
-}  # fmt: skip
+}
 FAMILIES: dict[str, dict[str, Any]] = {**CAUSAL, **MASKED, **SEQUENCE_TO_SEQUENCE}
 COUNTS_FROM_THE_PADDING = ("bart",)
 """Takes no position_ids: padding on the left moves a sequence to other positions, which is another input."""

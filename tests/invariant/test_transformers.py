@@ -85,9 +85,14 @@ def test_packed_sequences_keep_their_bits(make: Make, kind: str) -> None:
         alone = torch.cat([model(input_ids=each[None]).logits[0] for each in sequences])
         by_position = model(input_ids=row, position_ids=positions, use_cache=False).logits[0]
         by_bounds = model(
-            input_ids=row, position_ids=positions, use_cache=False, cu_seq_lens_q=bounds, cu_seq_lens_k=bounds,
-            max_length_q=30, max_length_k=30,
-        ).logits[0]  # fmt: skip
+            input_ids=row,
+            position_ids=positions,
+            use_cache=False,
+            cu_seq_lens_q=bounds,
+            cu_seq_lens_k=bounds,
+            max_length_q=30,
+            max_length_k=30,
+        ).logits[0]
     assert same_bits(by_position, alone) and same_bits(by_bounds, alone)
 
 
@@ -96,8 +101,14 @@ def test_generation_does_not_depend_on_the_batch(make: Make) -> None:
     model = make("qwen3")
     prompts = [ids_of(1, length, 60 + length)[0] for length in (4, 11, 19)]
     batch, mask, _, _ = padded(prompts, "left")
-    options = {"max_new_tokens": 6, "do_sample": False, "output_logits": True, "return_dict_in_generate": True,
-               "pad_token_id": 0, "eos_token_id": None}  # fmt: skip
+    options = {
+        "max_new_tokens": 6,
+        "do_sample": False,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+        "pad_token_id": 0,
+        "eos_token_id": None,
+    }
     with invariant_mode(), torch.no_grad():
         together = model.generate(batch, attention_mask=mask, **options)
         for row, prompt in enumerate(prompts):

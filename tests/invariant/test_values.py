@@ -45,8 +45,9 @@ class Errors:
             layer.post_attention_layernorm.register_forward_pre_hook(self.before(lambda x: U * x.abs()))
             layer.register_forward_hook(self.after(lambda x, y, m: U * y.abs()))
 
-    def attention(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float,
-                  **_: Any) -> tuple[Tensor, None]:  # fmt: skip
+    def attention(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **_: Any
+    ) -> tuple[Tensor, None]:
         """Stock attention, written out: transformers calls it in place of its own."""
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
         seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()

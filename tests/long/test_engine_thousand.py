@@ -12,7 +12,7 @@ from samebits.nn.strategy import Operators
 from samebits.parity.stock import STOCK
 
 COUNT = 1000
-TINY = replace(PRESETS["tiny"], max_positions=128)
+TINY = replace(PRESETS["tiny"], max_position_embeddings=128)
 
 
 def thousand(operators: Operators) -> tuple[Judgement, dict[str, int], list[str]]:

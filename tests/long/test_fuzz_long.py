@@ -35,9 +35,11 @@ def test_a_hundred_thousand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     loaded, refused = sum(each.loaded for each in outcomes), sum(each.refused for each in outcomes)
     kinds, slowest = set().union(*(each.kinds for each in outcomes)), max(each.slowest for each in outcomes)
     with capsys.disabled():
-        print(f"\n{FILES} damaged contracts in {time.monotonic() - start:.0f} s with {PROCESSES} processes: "
-              f"{refused} refused in {len(kinds)} wordings, {loaded} load; slowest {slowest:.3f} s; "
-              f"memory grew by {max(grown)} MB")  # fmt: skip
+        print(
+            f"\n{FILES} damaged contracts in {time.monotonic() - start:.0f} s with {PROCESSES} processes: "
+            f"{refused} refused in {len(kinds)} wordings, {loaded} load; slowest {slowest:.3f} s; "
+            f"memory grew by {max(grown)} MB"
+        )
     failures = [failure for each in outcomes for failure in each.failures]
     assert not failures, failures[:3]
     assert loaded + refused == FILES

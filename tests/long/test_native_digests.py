@@ -92,11 +92,24 @@ def test_a_contracted_sum_is_seen(here: Run, tmp_path: Path) -> None:
     flags = [flag for flag in sources.BIT_FLAGS if not flag.startswith("-ffp-contract")]
     includes = [f"-I{sources.PACKAGE / 'native' / 'include'}", f"-I{sources.PACKAGE}"]
     subprocess.run(
-        ["c++", *flags, "-ffp-contract=fast", *sources.INSTRUCTION_SETS[HERE][name], *includes,
-         f"-DSAMEBITS_ISA={name}", '-DSAMEBITS_SOURCE_DIGEST=""', '-DSAMEBITS_COMPILER=""', "-shared", "-fPIC",
-         "-pthread",
-         *map(str, sources.once_sources()), str(sources.PACKAGE / "ops" / "rmsnorm" / "cpu_kernel.cpp"),
-         "-o", str(tmp_path / "contracted.so")], check=True,
-    )  # fmt: skip
+        [
+            "c++",
+            *flags,
+            "-ffp-contract=fast",
+            *sources.INSTRUCTION_SETS[HERE][name],
+            *includes,
+            f"-DSAMEBITS_ISA={name}",
+            '-DSAMEBITS_SOURCE_DIGEST=""',
+            '-DSAMEBITS_COMPILER=""',
+            "-shared",
+            "-fPIC",
+            "-pthread",
+            *map(str, sources.once_sources()),
+            str(sources.PACKAGE / "ops" / "rmsnorm" / "cpu_kernel.cpp"),
+            "-o",
+            str(tmp_path / "contracted.so"),
+        ],
+        check=True,
+    )
     contracted = runner(driver(tmp_path, "c++"), tmp_path / "contracted.so")
     assert contracted(name, "rmsnorm") != here(name, "rmsnorm")

@@ -34,8 +34,10 @@ def test_another_answer_to_the_probe_is_counted(monkeypatch: pytest.MonkeyPatch)
     import server_load
 
     monkeypatch.setattr(server_load, "PROBE", 1)
-    monkeypatch.setattr(server_load, "asked", lambda client, turn: {
-        "prompt": f"Part {turn} of {client}.", "max_tokens": 8, "seed": turn, "logprobs": 0,
-    })  # fmt: skip
+    monkeypatch.setattr(
+        server_load,
+        "asked",
+        lambda client, turn: {"prompt": f"Part {turn} of {client}.", "max_tokens": 8, "seed": turn, "logprobs": 0},
+    )
     found = server_load.measure("tiny@0", 4, 2.0)
     assert found["mismatched_logprobs"] > 0 and found["errors"] == []

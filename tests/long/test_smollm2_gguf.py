@@ -12,7 +12,7 @@ from samebits.numerics.bits import same_bits
 
 def test_every_weight_has_the_bits_that_transformers_reads() -> None:
     ours, read = load("smollm2").model, load_model("smollm2", stock=True).state_dict()
-    assert set(read) - set(ours.weights) == {"lm_head.weight"} and ours.config.tied
+    assert set(read) - set(ours.weights) == {"lm_head.weight"} and ours.config.tie_word_embeddings
     assert all(same_bits(weight, read[name]) for name, weight in ours.weights.items())
 
 

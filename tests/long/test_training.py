@@ -10,7 +10,7 @@ from samebits.train import checkpoint, watch
 from samebits.train.running import run
 
 STEPS = 1000
-LONG = (*TINY, f"training.max_steps={STEPS}", "optimizer.warmup=100", "training.checkpoint_every=100")
+LONG = (*TINY, f"training.max_steps={STEPS}", "optimizer.warmup_steps=100", "training.save_steps=100")
 
 
 def test_a_thousand_steps(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_a_thousand_steps(tmp_path: Path) -> None:
     # Sixteen sequences an update: of four, the average wanders by five per cent with the texts that come.
     cuts = {"whole": (16, 1), "apart": (4, 4)}
     for name, (micro_batch, accumulation) in cuts.items():
-        cut = (f"training.micro_batch={micro_batch}", f"training.accumulation={accumulation}")
+        cut = (f"training.micro_batch_size={micro_batch}", f"training.gradient_accumulation_steps={accumulation}")
         run(small(*LONG, *cut), tmp_path / name)
     one, other = (
         {step: checkpoint.read(tmp_path / name, step).digest for step in checkpoint.committed(tmp_path / name)}

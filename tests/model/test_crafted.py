@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from samebits.model.config import Config
+from samebits.model.config import ModelConfig
 from samebits.model.template import Template
 from samebits.model.template_worker import LONGEST_OUTPUT, MOST_WORK
 from samebits.model.tokenizer import Tokenizer
@@ -22,27 +22,34 @@ from samebits.model.weights import shapes
 
 GOOD = written(Tokenizer.train(["hello hello words words"], 280).parts)
 LLAMA = {
-    "model_type": "llama", "vocab_size": 97, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 80, "rms_norm_eps": 1e-5,
-}  # fmt: skip
+    "model_type": "llama",
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 80,
+    "rms_norm_eps": 1e-5,
+}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"model_type": "gpt2"}, "model_type is 'gpt2'; allowed: llama, qwen3"),
-        ({"vocab_size": 2**60}, "vocabulary is 1152921504606846976; allowed: a whole number, 1 to"),
+        ({"vocab_size": 2**60}, "vocab_size is 1152921504606846976; allowed: a whole number, 1 to"),
         ({"hidden_size": -48}, "hidden_size is -48; allowed: a whole number, at least 1"),
         ({"num_hidden_layers": 10**9}, "layers is 1000000000; allowed"),
         ({"num_hidden_layers": "2"}, "num_hidden_layers is '2'; allowed"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),
         ({"num_attention_heads": True}, "num_attention_heads is True"),
-        ({"num_key_value_heads": 3}, "heads is 4, key_heads is 3; allowed: a multiple of it"),
-        ({"num_key_value_heads": [2]}, r"key_heads is \[2\]"),
-        ({"head_dim": 10**6}, "head_size is 1000000; allowed: a whole number, 1 to 256"),
-        ({"head_dim": 2.5}, "head_size is 2.5"),
+        ({"num_key_value_heads": 3}, "num_attention_heads is 4, num_key_value_heads is 3, which must divide it"),
+        ({"num_key_value_heads": [2]}, r"num_key_value_heads is \[2\]"),
+        ({"head_dim": 10**6}, "head_dim is 1000000; allowed: a whole number, 1 to 256"),
+        ({"head_dim": 2.5}, "head_dim is 2.5"),
         ({"intermediate_size": None}, "intermediate_size is None"),
-        ({"max_position_embeddings": 10**12}, "max_positions is 1000000000000"),
+        ({"max_position_embeddings": 10**12}, "max_position_embeddings is 1000000000000"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps is 'small'; allowed: a number"),
         ({"rms_norm_eps": -1.0}, "eps is -1.0"),
         ({"rope_theta": {"a": 1}}, "rope_theta is {'a': 1}; allowed: a number"),
@@ -61,9 +68,9 @@ LLAMA = {
     ],
 )
 def test_a_crafted_config_is_refused(changes: dict[str, Any], message: str) -> None:
-    assert Config.from_huggingface(LLAMA).vocabulary == 97
+    assert ModelConfig.from_huggingface(LLAMA).vocab_size == 97
     with pytest.raises(ValueError, match=message) as refused:
-        Config.from_huggingface({**LLAMA, **changes})
+        ModelConfig.from_huggingface({**LLAMA, **changes})
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
 
 
@@ -237,7 +244,7 @@ def holes(folder: Path, vocabulary: int, hidden: int) -> None:
     """A sound file of weights, terabytes of zeros that take no room on the disk."""
     values = {**LLAMA, "vocab_size": vocabulary, "hidden_size": hidden, "tie_word_embeddings": True}
     listed, end = {}, 0
-    for name, shape in shapes(Config.from_huggingface(values)).items():
+    for name, shape in shapes(ModelConfig.from_huggingface(values)).items():
         listed[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + 4 * prod(shape)]}
         end += 4 * prod(shape)
     folder.mkdir()
@@ -277,8 +284,11 @@ def test_hungry_files_are_stopped(tmp_path: Path) -> None:
     files.append(("folder", tmp_path / "holes"))
     outcomes = attack(tmp_path, files)
     assert "the memory of this machine" in outcomes[-1] and len(outcomes) == len(files)
-    wrong = {str(path): found for (_, path), found in zip(files, outcomes, strict=True)
-             if "allowed: " not in found or "NEW LINE" in found or len(found) > 600}  # fmt: skip
+    wrong = {
+        str(path): found
+        for (_, path), found in zip(files, outcomes, strict=True)
+        if "allowed: " not in found or "NEW LINE" in found or len(found) > 600
+    }
     assert wrong == {}
 
 

@@ -9,21 +9,28 @@ import torch
 from torch import Tensor
 
 from samebits import ops
-from samebits.model import Batch, Config, Model
+from samebits.model import Batch, Model, ModelConfig
 from samebits.nn.strategy import Operators
 from samebits.ops.attention import DenseCache, PagedCache
 from samebits.ops.attention.cache import Cache
 from samebits.parity.stock import STOCK
 
-LLAMA = Config(
-    vocabulary=97, hidden=48, layers=2, heads=4, key_heads=2, head_size=16, intermediate=80, max_positions=128
+LLAMA = ModelConfig(
+    vocab_size=97,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=80,
+    max_position_embeddings=128,
 )
 SHAPES = {
     "llama tied": LLAMA,
-    "llama untied": replace(LLAMA, tied=False),
-    "qwen3": replace(LLAMA, norms_of_heads=True, head_size=24, theta=1e6),
+    "llama untied": replace(LLAMA, tie_word_embeddings=False),
+    "qwen3": replace(LLAMA, use_qk_norm=True, head_dim=24, rope_theta=1e6),
     "llama3 scaling": replace(
-        LLAMA, scaling=ops.RopeScaling(kind="llama3", factor=8, original_max_position_embeddings=64)
+        LLAMA, rope_scaling=ops.RopeScaling(kind="llama3", factor=8, original_max_position_embeddings=64)
     ),
 }
 LENGTHS = (5, 33, 1, 18)
@@ -41,12 +48,12 @@ def bits(values: Tensor) -> Tensor:
 
 
 def caches(model: Model, kind: str, sequences: int) -> list[Cache]:
-    heads, size = model.config.key_heads, model.config.head_size
+    heads, size = model.config.num_key_value_heads, model.config.head_dim
     if kind == "dense":
-        return [DenseCache.empty(sequences, 64, heads, size) for _ in range(model.config.layers)]
+        return [DenseCache.empty(sequences, 64, heads, size) for _ in range(model.config.num_hidden_layers)]
     # Pages of neighbours lie far from one another.
     tables = [[n + sequences * page for page in range(4)] for n in range(sequences)]
-    made = range(model.config.layers)
+    made = range(model.config.num_hidden_layers)
     return [PagedCache.empty(tables, heads, size, pages=4 * sequences, page_size=16) for _ in made]
 
 
@@ -67,7 +74,7 @@ def test_a_sequence_alone_and_packed_is_the_same(shape: str) -> None:
 def test_weights_end_to_end_change_nothing(shape: str) -> None:
     model = Model.new(SHAPES[shape], 1)
     joined = model.for_inference()
-    assert set(joined.weights) == set(model.weights) and len(joined.joined) == 2 * model.config.layers
+    assert set(joined.weights) == set(model.weights) and len(joined.joined) == 2 * model.config.num_hidden_layers
     assert all(torch.equal(bits(one), bits(other)) for one, other in zip(alone(model), alone(joined), strict=True))
 
 
@@ -142,7 +149,7 @@ def test_gradients_added_up_afterwards_would_differ() -> None:
 
 def test_an_operator_that_looks_at_its_batch_is_noticed() -> None:
     """Planted: stock torch's product, which picks its order by the number of rows."""
-    wide = replace(LLAMA, hidden=256, intermediate=512)
+    wide = replace(LLAMA, hidden_size=256, intermediate_size=512)
     model = replace(Model.new(wide, 1), operators=Operators(linear=STOCK.linear))
     with torch.no_grad():
         packed = model.hidden(Batch.of(TEXTS)).split(list(LENGTHS))
@@ -158,7 +165,9 @@ def test_weights_that_do_not_fit_the_config_are_refused() -> None:
 
 
 def test_first_weights_are_a_function_of_seed_and_name() -> None:
-    one, other, deeper = (Model.new(c, s).weights for c, s in ((LLAMA, 1), (LLAMA, 2), (replace(LLAMA, layers=3), 1)))
+    one, other, deeper = (
+        Model.new(c, s).weights for c, s in ((LLAMA, 1), (LLAMA, 2), (replace(LLAMA, num_hidden_layers=3), 1))
+    )
     assert all(
         torch.equal(bits(one[name]), bits(deeper[name]))
         for name in one

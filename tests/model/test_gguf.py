@@ -24,7 +24,7 @@ from samebits.ops.rope import RopeScaling
 from samebits.records.packages import MissingPackageError
 
 # transformers does not read the size of a head from the file: 128 is what it takes for granted.
-QWEN3 = replace(SMALL, norms_of_heads=True, tied=False, head_size=128)
+QWEN3 = replace(SMALL, use_qk_norm=True, tie_word_embeddings=False, head_dim=128)
 
 
 def agrees(path: Path, model: Any, theirs: nn.Module) -> bool:
@@ -37,7 +37,7 @@ def test_weights_are_those_that_transformers_reads(config: Any, format: str, tmp
     path = write(tmp_path / "model.gguf", config, format)
     model, _ = read_gguf(path)
     theirs = load_model(str(path), stock=True)
-    assert replace(model.config, eps=0.0, eos=()) == replace(config, eps=0.0)
+    assert replace(model.config, rms_norm_eps=0.0, eos_token_id=()) == replace(config, rms_norm_eps=0.0)
     assert agrees(path, model, theirs)
     ids = torch.arange(20)
     with torch.no_grad():
@@ -55,8 +55,9 @@ def test_queries_left_as_llama_cpp_lays_them_are_noticed(tmp_path: Path) -> None
     with File(path) as file:
         raw = file.bytes_of(file.places["blk.0.attn_q.weight"]).view(np.float32).reshape(256, 256)
     assert not same_bits(model.weights[name], torch.from_numpy(raw))
-    assert not agrees(path, replace(model, weights=model.weights | {name: torch.from_numpy(raw)}),
-                      load_model(str(path), stock=True))  # fmt: skip
+    assert not agrees(
+        path, replace(model, weights=model.weights | {name: torch.from_numpy(raw)}), load_model(str(path), stock=True)
+    )
 
 
 # Random bytes are NaN here and there, and numpy says so.
@@ -87,7 +88,7 @@ def test_the_words_come_with_it(tmp_path: Path) -> None:
     assert loaded.tokenizer.encode("hello") == [257, ord("l"), ord("o")]
     assert loaded.tokenizer.encode(b"\xff<|endoftext|>") == [255, 258] and loaded.tokenizer.missing == frozenset()
     assert loaded.tokenizer.chat([{"role": "user", "content": "hel"}]) == "hel<|endoftext|>"
-    assert loaded.tokenizer.eos == loaded.model.config.eos == (258,)
+    assert loaded.tokenizer.eos == loaded.model.config.eos_token_id == (258,)
     assert read_words(path) == loaded.tokenizer
 
 
@@ -95,17 +96,22 @@ def test_the_words_come_with_it(tmp_path: Path) -> None:
     ("metadata", "scaling"),
     [
         ({"llama.rope.scaling.type": "none"}, None),
-        ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
-         RopeScaling(kind="linear", factor=4.0)),
         (
-            {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0,
-             "llama.rope.scaling.original_context_length": 16},
+            {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
+            RopeScaling(kind="linear", factor=4.0),
+        ),
+        (
+            {
+                "llama.rope.scaling.type": "yarn",
+                "llama.rope.scaling.factor": 4.0,
+                "llama.rope.scaling.original_context_length": 16,
+            },
             RopeScaling(kind="yarn", factor=4.0, original_max_position_embeddings=16),
         ),
     ],
-)  # fmt: skip
+)
 def test_scaled_rotations_are_read(metadata: dict[str, Any], scaling: RopeScaling | None, tmp_path: Path) -> None:
-    assert read_gguf(write(tmp_path / "model.gguf", metadata=metadata))[0].config.scaling == scaling
+    assert read_gguf(write(tmp_path / "model.gguf", metadata=metadata))[0].config.rope_scaling == scaling
 
 
 @pytest.mark.parametrize(
@@ -211,7 +217,7 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
 def test_flipped_bits_in_the_header_never_do_more_than_refuse(tmp_path: Path) -> None:
     """Flips that leave a sound file may load; those that do not are refused; nothing else happens."""
     path, draw = tmp_path / "flipped.gguf", np.random.default_rng(5)
-    small = replace(SMALL, hidden=32, head_size=8, intermediate=32)
+    small = replace(SMALL, hidden_size=32, head_dim=8, intermediate_size=32)
     whole = write(path, small).read_bytes()
 
     def flipped(_: int) -> bytes:

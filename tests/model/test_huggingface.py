@@ -15,25 +15,41 @@ from safetensors.torch import load_file, save_file
 from tests.invariant.test_values import LENGTH, Errors
 from torch import Tensor, nn
 
-from samebits.model import Batch, Config, Model
+from samebits.model import Batch, Model, ModelConfig
 from samebits.model.huggingface import load_folder, save_folder
 from samebits.model.tokenizer import Tokenizer
 from samebits.numerics.bits import same_bits
 from samebits.ops.rope import RopeScaling
 
-LLAMA = Config(
-    vocabulary=97, hidden=48, layers=2, heads=4, key_heads=2, head_size=16, intermediate=80, max_positions=128
+LLAMA = ModelConfig(
+    vocab_size=97,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=80,
+    max_position_embeddings=128,
 )
 SHORT = 16  # the context that scaling stretches, shorter than the texts here
 CONFIGS = {
-    "llama": replace(LLAMA, bos=1, eos=(2, 3)),
-    "llama untied, llama3": replace(LLAMA, tied=False, theta=500.0, eos=(5,), scaling=RopeScaling(
-        kind="llama3", factor=8.0, original_max_position_embeddings=SHORT)),
-    "llama, linear": replace(LLAMA, scaling=RopeScaling(kind="linear", factor=4.0)),
-    "qwen3": replace(LLAMA, norms_of_heads=True, eps=1e-6, head_size=24),
-    "qwen3 untied, yarn": replace(LLAMA, norms_of_heads=True, tied=False, scaling=RopeScaling(
-        kind="yarn", factor=4.0, original_max_position_embeddings=SHORT)),
-}  # fmt: skip
+    "llama": replace(LLAMA, bos_token_id=1, eos_token_id=(2, 3)),
+    "llama untied, llama3": replace(
+        LLAMA,
+        tie_word_embeddings=False,
+        rope_theta=500.0,
+        eos_token_id=(5,),
+        rope_scaling=RopeScaling(kind="llama3", factor=8.0, original_max_position_embeddings=SHORT),
+    ),
+    "llama, linear": replace(LLAMA, rope_scaling=RopeScaling(kind="linear", factor=4.0)),
+    "qwen3": replace(LLAMA, use_qk_norm=True, rms_norm_eps=1e-6, head_dim=24),
+    "qwen3 untied, yarn": replace(
+        LLAMA,
+        use_qk_norm=True,
+        tie_word_embeddings=False,
+        rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_max_position_embeddings=SHORT),
+    ),
+}
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
@@ -79,7 +95,7 @@ def within(logits: Tensor, bound: dict[tuple[int, int], tuple[float, float]]) ->
     return all(abs(float(logits[place]) - value) <= most for place, (value, most) in bound.items())
 
 
-def sharp(config: Config) -> Model:
+def sharp(config: ModelConfig) -> Model:
     """Weights large enough that attention looks at some tokens more than at others."""
     first = Model.new(config, 3)
     return replace(first, weights={name: each * 8 if each.dim() > 1 else each for name, each in first.weights.items()})
@@ -100,7 +116,7 @@ def test_a_folder_comes_back_and_transformers_computes_the_same(name: str, tmp_p
     with torch.no_grad():
         batch = Batch.of([ids])
         found = model.logits(model.hidden(batch))
-        turned = replace(model, config=replace(model.config, theta=model.config.theta * 1.5))
+        turned = replace(model, config=replace(model.config, rope_theta=model.config.rope_theta * 1.5))
         wrong = turned.logits(turned.hidden(batch))
     bound = bounds(theirs.double(), ids, places)
     assert within(found, bound)
@@ -119,7 +135,7 @@ def test_weights_in_half_the_bits_keep_them(tmp_path: Path) -> None:
 
 def test_the_tokenizer_lies_beside(tmp_path: Path) -> None:
     words = Tokenizer.train(["some words and some more words"], 300)
-    save_folder(Model.new(replace(LLAMA, vocabulary=300), 1), tmp_path / "model", words)
+    save_folder(Model.new(replace(LLAMA, vocab_size=300), 1), tmp_path / "model", words)
     assert Tokenizer.load(tmp_path / "model") == words
     assert json.loads((tmp_path / "model" / "generation_config.json").read_text())["eos_token_id"] == [0]
 

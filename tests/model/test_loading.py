@@ -73,13 +73,16 @@ def test_bytes_that_its_vocabulary_lacks_are_refused_not_lost(ours: Loaded) -> N
 
 def test_a_preset_has_its_seed_and_words_of_bytes() -> None:
     one = load("tiny@7")
-    assert one.model.config.layers == PRESETS["tiny"].layers and one.tokenizer.encode(b"\x00\xff") == [0, 255]
+    assert one.model.config.num_hidden_layers == PRESETS["tiny"].num_hidden_layers and one.tokenizer.encode(
+        b"\x00\xff"
+    ) == [0, 255]
     again, other = load("tiny@7"), load("tiny@8", "bfloat16")
     assert all(same_bits(weight, again.model.weights[name]) for name, weight in one.model.weights.items())
     assert other.model.dtype == torch.bfloat16
-    assert not same_bits(load("tiny@8").model.weights["model.embed_tokens.weight"],
-                         one.model.weights["model.embed_tokens.weight"])  # fmt: skip
-    assert one.model.config.eos == one.tokenizer.eos == (256,)
+    assert not same_bits(
+        load("tiny@8").model.weights["model.embed_tokens.weight"], one.model.weights["model.embed_tokens.weight"]
+    )
+    assert one.model.config.eos_token_id == one.tokenizer.eos == (256,)
 
 
 @pytest.mark.parametrize(

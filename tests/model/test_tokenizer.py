@@ -51,8 +51,12 @@ def test_every_byte_string_comes_back(words: Tokenizer, data: bytes) -> None:
 
 def test_all_strings_of_one_and_two_bytes_come_back() -> None:
     assert all(comes_back(TRAINED, bytes([one])) for one in range(256))
-    wrong = [(one, two) for one in range(256) for two in range(256)
-             if TRAINED.decode(TRAINED.encode(bytes([one, two]))) != bytes([one, two])]  # fmt: skip
+    wrong = [
+        (one, two)
+        for one in range(256)
+        for two in range(256)
+        if TRAINED.decode(TRAINED.encode(bytes([one, two]))) != bytes([one, two])
+    ]
     assert wrong == []
 
 
@@ -129,9 +133,10 @@ def test_training_is_a_function_of_the_texts(tmp_path: Path) -> None:
     for threads, seed in (("1", "1"), ("3", "2")):
         files.append(tmp_path / f"{threads}.json")
         subprocess.run(
-            [sys.executable, "-c", code, json.dumps(TEXTS), json.dumps(SIGNS), str(files[-1])], check=True,
+            [sys.executable, "-c", code, json.dumps(TEXTS), json.dumps(SIGNS), str(files[-1])],
+            check=True,
             env={"RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
     assert files[0].read_bytes() == files[1].read_bytes()
     assert Tokenizer.load(files[0]).parts == TRAINED.parts
     assert Tokenizer.train([TEXTS[0]], 400).parts != Tokenizer.train([TEXTS[1]], 400).parts

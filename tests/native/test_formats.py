@@ -15,9 +15,16 @@ EVERY_WAY = [(name, by_vectors) for name in native.instruction_sets() for by_vec
 def converted(patterns: np.ndarray, source: int, target: int, instruction_set: str, by_vectors: int) -> np.ndarray:
     out = np.empty(patterns.size, np.uint32 if target == FLOAT32 else np.uint16)
     native.call(
-        "convert", "iiippq", source, target, by_vectors, patterns.ctypes.data, out.ctypes.data, patterns.size,
+        "convert",
+        "iiippq",
+        source,
+        target,
+        by_vectors,
+        patterns.ctypes.data,
+        out.ctypes.data,
+        patterns.size,
         instruction_set=instruction_set,
-    )  # fmt: skip
+    )
     return out
 
 
@@ -97,8 +104,9 @@ def test_a_tail_writes_no_further(count: int) -> None:
     patterns = np.arange(0x3C00, 0x3C00 + count, dtype=np.uint16)
     for name in native.instruction_sets():
         out = np.full(count + 1, 0xABCDABCD, np.uint32)
-        native.call("convert", "iiippq", FLOAT16, FLOAT32, 1, patterns.ctypes.data, out.ctypes.data, count,
-                    instruction_set=name)  # fmt: skip
+        native.call(
+            "convert", "iiippq", FLOAT16, FLOAT32, 1, patterns.ctypes.data, out.ctypes.data, count, instruction_set=name
+        )
         assert out[count] == 0xABCDABCD and np.array_equal(out[:count], widened(patterns, FLOAT16))
 
 

@@ -12,15 +12,22 @@ import transformers
 from torch import Tensor, nn
 
 import samebits.nn as sb
-from samebits.model import Batch, Config, Model, model
+from samebits.model import Batch, Model, ModelConfig, model
 from samebits.nn import blocks, layers
 from samebits.numerics.bits import same_bits
 from samebits.ops import AdamW
 
-CONFIG = Config(
-    vocabulary=97, hidden=48, layers=2, heads=4, key_heads=2, head_size=16, intermediate=80, max_positions=128,
-    tied=False,
-)  # fmt: skip
+CONFIG = ModelConfig(
+    vocab_size=97,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=80,
+    max_position_embeddings=128,
+    tie_word_embeddings=False,
+)
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -46,9 +53,15 @@ PAIRS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], Tensor]
 def hugging_face(part: str) -> nn.Module:
     """A part of transformers' Llama of the same shape."""
     config = transformers.LlamaConfig(
-        vocab_size=24, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, attn_implementation="eager",
-    )  # fmt: skip
+        vocab_size=24,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        attn_implementation="eager",
+    )
     found: nn.Module = transformers.LlamaForCausalLM(config).model.layers[0].get_submodule(part)
     return found
 
@@ -82,7 +95,7 @@ def test_attention_is_near_transformers_and_a_row_is_the_same_alone() -> None:
     assert same_bits(found[1, :5].detach(), ours(x[1:2, :5])[0].detach())
 
 
-def hugging_face_model(config: Config) -> nn.Module:
+def hugging_face_model(config: ModelConfig) -> nn.Module:
     values = config.to_huggingface()
     kind = {"llama": ("LlamaConfig", "LlamaForCausalLM"), "qwen3": ("Qwen3Config", "Qwen3ForCausalLM")}
     made, family = kind[values.pop("model_type")]
@@ -92,8 +105,8 @@ def hugging_face_model(config: Config) -> nn.Module:
 
 SHAPES = {
     "llama": CONFIG,
-    "llama tied": Config(**{name: getattr(CONFIG, name) for name in CONFIG.__slots__} | {"tied": True}),
-    "qwen3": Config(**{name: getattr(CONFIG, name) for name in CONFIG.__slots__} | {"norms_of_heads": True}),
+    "llama tied": ModelConfig(**{name: getattr(CONFIG, name) for name in CONFIG.__slots__} | {"tied": True}),
+    "qwen3": ModelConfig(**{name: getattr(CONFIG, name) for name in CONFIG.__slots__} | {"norms_of_heads": True}),
 }
 
 

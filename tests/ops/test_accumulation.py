@@ -95,8 +95,12 @@ def test_a_border_one_row_off_is_noticed(name: str) -> None:
     _, sums = together(name, torch.float32, (0, 1, 20, 20, 34, 70))
     _, wanted = apart(name, torch.float32, CUTS)
     assert [same_bits(found, expected) for found, expected in zip(sums, wanted, strict=True)] == [
-        True, True, True, False, False
-    ]  # fmt: skip
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_spans_that_are_none_are_refused() -> None:

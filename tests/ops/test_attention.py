@@ -21,8 +21,13 @@ RECIPES = ("normal", "wide", "cancelling", "subnormal", "infinite", "zeros_signe
 # Batch, queries, keys, query heads, key heads, head size: no more keys than a vector, two blocks, a chunk, a group.
 SHAPES = ((2, 5, 5, 2, 2, 8), (1, 67, 67, 1, 1, 16), (1, 9, 140, 3, 1, 24))
 RULES: tuple[dict[str, Any], ...] = (
-    {}, {"causal": False}, {"window": 19}, {"causal": False, "window": 7}, {"softcap": 3.0}, {"scale": 0.3},
-)  # fmt: skip
+    {},
+    {"causal": False},
+    {"window": 19},
+    {"causal": False, "window": 7},
+    {"softcap": 3.0},
+    {"scale": 0.3},
+)
 
 
 def tensor(recipe: str, shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -154,10 +159,7 @@ def test_caches_of_ragged_sequences() -> None:
     q, k, v, _ = inputs((3, 70, 70, 4, 2, 16))
     lengths = [33, 70, 5]
     tables = [[4, 2, 0], [9, 8, 7, 6, 5], [3]]
-    caches = (
-        DenseCache.empty(3, 71, 2, 16),
-        PagedCache.empty(tables, 2, 16, pages=10, page_size=16),
-    )
+    caches = (DenseCache.empty(3, 71, 2, 16), PagedCache.empty(tables, 2, 16, pages=10, page_size=16))
     new = [tensor("normal", (3, 1, heads, 16), 20 + i) for i, heads in enumerate((4, 2, 2))]
     for cache in caches:
         prompts = plain(q, k, v, lengths=lengths, padding="right", cache=cache)
@@ -309,7 +311,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "page size": (lambda: PagedCache.empty([[0]], 2, 8, pages=1, page_size=24), "page size is 24; allowed: a multiple"),
     "page": (lambda: PagedCache.empty([[0, 5]], 2, 8, pages=2), r"tables\[0\] names page 5; allowed: 0 to 1"),
     "cache length": (lambda: DenseCache(K, V, [1, 5]), r"lengths\[1\] is 5; allowed: 0 to 4, the capacity"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)

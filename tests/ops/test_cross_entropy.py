@@ -48,8 +48,11 @@ def outputs(hidden: Tensor, weight: Tensor, targets: Tensor, upstream: float = 1
 def test_equals_its_reference(dtype: torch.dtype, recipe: str) -> None:
     """cpu == reference, bit for bit: every reduction, with an upstream that rounds, forward and backward."""
     cases: tuple[dict[str, object], ...] = (
-        {"reduction": "mean"}, {"reduction": "mean", "denominator": 37.0}, {"reduction": "sum"}, {"reduction": "none"},
-    )  # fmt: skip
+        {"reduction": "mean"},
+        {"reduction": "mean", "denominator": 37.0},
+        {"reduction": "sum"},
+        {"reduction": "none"},
+    )
     for shape, options in itertools.product(SHAPES, cases):
         given = inputs(*shape, dtype, recipe)
         ours, reference = (outputs(*given, 0.3, **options, backend=backend) for backend in ("cpu", "reference"))

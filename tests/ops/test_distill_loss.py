@@ -118,9 +118,14 @@ def test_two_tokens_over_a_grid() -> None:
     for temperature, alpha in itertools.product((1.0, 2.0, 4.0), (0.0, 0.5, 1.0)):
         found = distill_loss(student, teacher, targets, temperature=temperature, alpha=alpha, reduction="none").double()
         exact = distill_loss(
-            student.double(), teacher.double(), targets, temperature=temperature, alpha=alpha, reduction="none",
+            student.double(),
+            teacher.double(),
+            targets,
+            temperature=temperature,
+            alpha=alpha,
+            reduction="none",
             backend="reference",
-        )  # fmt: skip
+        )
         # Logits up to 12 over 1 to 4, a gap up to 24; T^2 up to 16: a few roundings of 24 T^2.
         assert float((found - exact).abs().max()) <= 8 * FLOAT32_ROUNDOFF * 24 * temperature**2
 

@@ -35,9 +35,15 @@ def test_a_limit_is_counted_apart_from_the_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("identifier", "fault"),
-    [("GE-OB2", "share_is_a_half"), ("GE-OB6", "slope_is_a_half"), ("GE-OB101", "other_formula_every_time"),
-     ("GE-OB102", "split_by_batch"), ("GE-OB103", "reads_its_neighbours"), ("GE-OB105", "tail_by_another_formula")],
-)  # fmt: skip
+    [
+        ("GE-OB2", "share_is_a_half"),
+        ("GE-OB6", "slope_is_a_half"),
+        ("GE-OB101", "other_formula_every_time"),
+        ("GE-OB102", "split_by_batch"),
+        ("GE-OB103", "reads_its_neighbours"),
+        ("GE-OB105", "tail_by_another_formula"),
+    ],
+)
 def test_a_faulty_subject_is_refuted(identifier: str, fault: str) -> None:
     subjects = gelu.CONTRACT.subjects
     faulty = replace(subjects["GE-S1"], object=f"samebits.ops.gelu.faults:{fault}")

@@ -26,9 +26,12 @@ RECIPES = ("normal", "wide", "cancelling", "subnormal", "infinite", "zeros_signe
 HALF_ULP = 2.0**-24
 
 LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
-}  # fmt: skip
+}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
 DEEPSEEK = {**YARN, "beta_fast": 16.0, "beta_slow": 2.0, "mscale": 1.0, "mscale_all_dim": 0.5, "truncate": False}
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -90,9 +93,11 @@ def test_values_are_those_of_transformers(name: str, theta: float) -> None:
     frequency has an absolute error of some half-ulps, which weighs `factor` times where little is kept."""
     parameters = CONFIGS[name]
     config = LlamaConfig(
-        hidden_size=256, num_attention_heads=4, max_position_embeddings=16384,
+        hidden_size=256,
+        num_attention_heads=4,
+        max_position_embeddings=16384,
         rope_parameters={**parameters, "rope_theta": theta},
-    )  # fmt: skip
+    )
     scaling = RopeScaling.from_config(config.rope_parameters)
     x, positions = tensor("normal", (2, 300, 4, 64), 1), torch.arange(300)[None] * torch.tensor([[1], [53]])
     cosine, sine = LlamaRotaryEmbedding(config)(x, positions)

@@ -13,9 +13,15 @@ from samebits.parallel.world import Group
 Chain = Callable[..., Tensor]
 
 
-def native_chain(group: Group, shape: tuple[int, int], add: Callable[[slice, Tensor], None],
-                 finish: Callable[[Tensor], Tensor], like: Tensor, what: str,
-                 columns: int | None = None) -> Tensor:  # fmt: skip
+def native_chain(
+    group: Group,
+    shape: tuple[int, int],
+    add: Callable[[slice, Tensor], None],
+    finish: Callable[[Tensor], Tensor],
+    like: Tensor,
+    what: str,
+    columns: int | None = None,
+) -> Tensor:
     """Every rank's own product, summed by the backend."""
     sum_MN = torch.zeros(shape)
     add(slice(0, shape[0]), sum_MN)
@@ -23,17 +29,29 @@ def native_chain(group: Group, shape: tuple[int, int], add: Callable[[slice, Ten
     return finish(sum_MN)
 
 
-def last_first(group: Group, shape: tuple[int, int], add: Callable[[slice, Tensor], None],
-               finish: Callable[[Tensor], Tensor], like: Tensor, what: str,
-                 columns: int | None = None) -> Tensor:  # fmt: skip
+def last_first(
+    group: Group,
+    shape: tuple[int, int],
+    add: Callable[[slice, Tensor], None],
+    finish: Callable[[Tensor], Tensor],
+    like: Tensor,
+    what: str,
+    columns: int | None = None,
+) -> Tensor:
     """The chain in the order in which ranks happened to arrive, here the last first."""
     turned = Group(world=group.world, members=group.members[::-1])
     return collectives.chain(turned, shape, add, finish, like, what, columns=columns)
 
 
-def finished_everywhere(group: Group, shape: tuple[int, int], add: Callable[[slice, Tensor], None],
-                        finish: Callable[[Tensor], Tensor], like: Tensor, what: str,
-                 columns: int | None = None) -> Tensor:  # fmt: skip
+def finished_everywhere(
+    group: Group,
+    shape: tuple[int, int],
+    add: Callable[[slice, Tensor], None],
+    finish: Callable[[Tensor], Tensor],
+    like: Tensor,
+    what: str,
+    columns: int | None = None,
+) -> Tensor:
     """Every rank finishes its sum before it travels on, which rounds it, and adds the bias again."""
 
     def add_and_finish(tile: slice, sum_TN: Tensor) -> None:

@@ -21,10 +21,19 @@ from samebits.parallel.world import World, join, leave
 
 _context = multiprocessing.get_context("forkserver")
 # The first backward pass of a process imports symbolic shapes, which takes seconds.
-_context.set_forkserver_preload(["torch", "torch.distributed", "torch.fx.experimental.symbolic_shapes",
-                                 "torch.distributed.fsdp", "torch.distributed.tensor.debug",
-                                 "torch.distributed.tensor.parallel", "samebits", "samebits.model",
-                                 "tests.parallel.ranks"])  # fmt: skip
+_context.set_forkserver_preload(
+    [
+        "torch",
+        "torch.distributed",
+        "torch.fx.experimental.symbolic_shapes",
+        "torch.distributed.fsdp",
+        "torch.distributed.tensor.debug",
+        "torch.distributed.tensor.parallel",
+        "samebits",
+        "samebits.model",
+        "tests.parallel.ranks",
+    ]
+)
 
 
 # Of one core; ranks that wait for each other use far less, and eight that compute on a busy machine far more.
@@ -35,8 +44,9 @@ class RankFailedError(AssertionError):
     """A rank raised; its own words."""
 
 
-def on_ranks(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 120.0,
-             timeout: float = 120.0) -> list[Any]:  # fmt: skip
+def on_ranks(
+    size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 120.0, timeout: float = 120.0
+) -> list[Any]:
     """function(world, *arguments) on every rank; what each returned, in the order of ranks.
 
     `function` must be a module's own; the first failure ends the others and is raised. Ranks that compute may take as
@@ -92,10 +102,23 @@ def _results(ends: list[Connection], processes: list[int | None], seconds: float
     return [found[rank] for rank in range(len(ends))]
 
 
-def _rank(end: Connection, rank: int, size: int, port: int, timeout: float, function: Callable[..., Any],
-          arguments: tuple[Any, ...]) -> None:  # fmt: skip
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
-                   "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
+def _rank(
+    end: Connection,
+    rank: int,
+    size: int,
+    port: int,
+    timeout: float,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
     torch.set_num_threads(1)
     try:
         world: World = join(timeout=timeout)

@@ -34,10 +34,12 @@ PROGRAM = str(Path(__file__).with_name("programs.py"))
         ([{"a": None}, {"a": "x"}], 'a is null on rank 0 and "x" on rank 1; allowed: one value on all ranks'),
         ([{"a": 1}, {}, {"a": 2}], "a is 1 on rank 0 and 2 on rank 2; allowed: one value on all ranks"),
         ([{"a": 1}, {"b": 2}], ""),
-        ([{"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 1, "c": 3}],
-         "a is 1 on rank 0 and 2 on rank 1; allowed: one value on all ranks (also different: c)"),
+        (
+            [{"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 1, "c": 3}],
+            "a is 1 on rank 0 and 2 on rank 1; allowed: one value on all ranks (also different: c)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_differs_is_named(facts: list[dict[str, object]], said: str) -> None:
     assert difference(facts) == said
 
@@ -133,8 +135,9 @@ def test_a_store_that_listens_everywhere_is_noticed() -> None:
 def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        meeting = Meeting.described({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                                     "MASTER_PORT": str(port)})  # fmt: skip
+        meeting = Meeting.described(
+            {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        )
         assert meeting is not None and meeting.serves
         with pytest.raises(
             ValueError, match=rf"^ranks: port {port} of 127.0.0.1 is in use by another program; .*ss -lt"
@@ -144,9 +147,17 @@ def test_a_port_in_use_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("RANK", "2"), ("RANK", "-1"), ("RANK", "x"), ("WORLD_SIZE", "0"), ("WORLD_SIZE", "9" * 30),
-     ("MASTER_PORT", "65536"), ("MASTER_PORT", "1.5"), ("RANK", "")],
-)  # fmt: skip
+    [
+        ("RANK", "2"),
+        ("RANK", "-1"),
+        ("RANK", "x"),
+        ("WORLD_SIZE", "0"),
+        ("WORLD_SIZE", "9" * 30),
+        ("MASTER_PORT", "65536"),
+        ("MASTER_PORT", "1.5"),
+        ("RANK", ""),
+    ],
+)
 def test_an_environment_that_cannot_be_is_one_line(name: str, value: str) -> None:
     good = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     with pytest.raises(ValueError, match=rf"^ranks: {name} is .*; allowed: a whole number, [01] to [0-9]+$"):

@@ -130,9 +130,11 @@ def wrongly_cut(world: World, case: str) -> None:
 
 @pytest.mark.parametrize(
     ("case", "words"),
-    [("cuts", r"ranks: cuts are \[0, 7\]; allowed: 3 ascending places from 0 to 7"),
-     ("shape", r"ranks: the tensor has shape \(4, 2\); allowed: 1 dimension, dense")],
-)  # fmt: skip
+    [
+        ("cuts", r"ranks: cuts are \[0, 7\]; allowed: 3 ascending places from 0 to 7"),
+        ("shape", r"ranks: the tensor has shape \(4, 2\); allowed: 1 dimension, dense"),
+    ],
+)
 def test_refused(case: str, words: str) -> None:
     with pytest.raises(RankFailedError, match=words):
         on_ranks(2, wrongly_cut, case)

@@ -156,23 +156,32 @@ OPERATORS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "linear": (lambda x, w, b: ops.linear(x, w, b), [(BATCH, TOKENS, WIDTH), (HIDDEN, WIDTH), (HIDDEN,)]),
     "matmul": (lambda a, b: ops.matmul(a, b), [(7, WIDTH), (WIDTH, HIDDEN)]),
     "lm_head": (lambda x, w: ops.lm_head(x, w), [(TOKENS, WIDTH), (VOCABULARY, WIDTH)]),
-    "rmsnorm": (lambda x, w: (dtensor if isinstance(x, DTensor) else ops).rmsnorm(x, w),
-                [(BATCH, TOKENS, WIDTH), (WIDTH,)]),
+    "rmsnorm": (
+        lambda x, w: (dtensor if isinstance(x, DTensor) else ops).rmsnorm(x, w),
+        [(BATCH, TOKENS, WIDTH), (WIDTH,)],
+    ),
     "swiglu": (lambda gate, up: ops.swiglu(gate, up), [(BATCH, TOKENS, WIDTH)] * 2),
     "gelu": (lambda x: ops.gelu(x, "tanh"), [(BATCH, TOKENS, WIDTH)]),
     "softmax": (lambda x: ops.softmax(x), [(TOKENS, WIDTH)]),
     "rope": (lambda x: ops.rope(x, beside(torch.arange(TOKENS), x)), [(TOKENS, 4, 8)]),
-    "attention": (lambda q, k, v: (dtensor if isinstance(q, DTensor) else ops).attention(q, k, v, window=5),
-                  [(BATCH, TOKENS, 12, 16), (BATCH, TOKENS, 6, 16), (BATCH, TOKENS, 6, 16)]),
-    "packed attention": (lambda q, k, v: (dtensor if isinstance(q, DTensor) else ops).attention(
-                             q, k, v, cu_seqlens=[0, 5, 6]),
-                         [(TOKENS, 4, 16), (TOKENS, 2, 16), (TOKENS, 2, 16)]),
+    "attention": (
+        lambda q, k, v: (dtensor if isinstance(q, DTensor) else ops).attention(q, k, v, window=5),
+        [(BATCH, TOKENS, 12, 16), (BATCH, TOKENS, 6, 16), (BATCH, TOKENS, 6, 16)],
+    ),
+    "packed attention": (
+        lambda q, k, v: (dtensor if isinstance(q, DTensor) else ops).attention(q, k, v, cu_seqlens=[0, 5, 6]),
+        [(TOKENS, 4, 16), (TOKENS, 2, 16), (TOKENS, 2, 16)],
+    ),
     "embedding": (lambda w: ops.embedding(beside(TokenIds, w), w), [(VOCABULARY, WIDTH)]),
-    "selected_logprob": (lambda x, w: ops.selected_logprob(x, w, beside(TokenIds, x)),
-                         [(BATCH * TOKENS, WIDTH), (VOCABULARY, WIDTH)]),
-    "cross_entropy": (lambda x, w: ops.cross_entropy(x, w, beside(TokenIds, x), reduction="none"),
-                      [(BATCH * TOKENS, WIDTH), (VOCABULARY, WIDTH)]),
-}  # fmt: skip
+    "selected_logprob": (
+        lambda x, w: ops.selected_logprob(x, w, beside(TokenIds, x)),
+        [(BATCH * TOKENS, WIDTH), (VOCABULARY, WIDTH)],
+    ),
+    "cross_entropy": (
+        lambda x, w: ops.cross_entropy(x, w, beside(TokenIds, x), reduction="none"),
+        [(BATCH * TOKENS, WIDTH), (VOCABULARY, WIDTH)],
+    ),
+}
 
 
 def beside(integers: Tensor, like: Tensor) -> Tensor:

@@ -85,9 +85,13 @@ def test_what_is_no_number_propagates(parts: list[float], expected: str) -> None
 
 @pytest.mark.parametrize("recipe", ["normal", "wide", "cancelling", "subnormal", "any_bits"])
 def test_random_sums(recipe: str) -> None:
-    parts_PN = any_finite() if recipe == "any_bits" else all_parts("normal") * LEAST * 9 if recipe == "subnormal" else (
-        all_parts(recipe)
-    )  # fmt: skip
+    parts_PN = (
+        any_finite()
+        if recipe == "any_bits"
+        else all_parts("normal") * LEAST * 9
+        if recipe == "subnormal"
+        else (all_parts(recipe))
+    )
     got = exact.exact_sum(ALONE, parts_PN)
     assert same(got, wanted(parts_PN))
     # Many parts at a time are carried in between.

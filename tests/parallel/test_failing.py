@@ -109,8 +109,10 @@ def test_ranks_in_different_exchanges_are_named_with_theirs() -> None:
         assert named(line.removeprefix("HungError: ")) == ([0, 2], [1])
         assert line.endswith('rank 1 did not (it waits in exchange 5 "another sum")')
     assert second.startswith('HungError: rank 1: exchange 5 "another sum" waited ')
-    assert second.endswith('rank 1 arrived, rank 0 did not (it waits in exchange 5 "tree of ones"), '
-                           'rank 2 did not (it waits in exchange 5 "tree of ones")')  # fmt: skip
+    assert second.endswith(
+        'rank 1 arrived, rank 0 did not (it waits in exchange 5 "tree of ones"), '
+        'rank 2 did not (it waits in exchange 5 "tree of ones")'
+    )
 
 
 @pytest.mark.parametrize("what", ["dies", "is gone"])
@@ -155,14 +157,20 @@ HERE = Waiting(what="sum", number=7, rank=0, members=(0, 1, 2), peers=(1, 2))
     [
         ({}, {}, "rank 0 arrived, rank 1 did not (it does not answer: stopped, dead or cut off), rank 2 did not (it "),
         ({}, {1: {"kind": "hung", "what": "sum", "number": 9, "line": ""}}, "ranks 0, 1 arrived, rank 2 did not (it"),
-        ({}, {1: {"kind": "hung", "what": "max", "number": 9, "line": ""}},
-         'rank 0 arrived, rank 1 did not (it waits in exchange 9 "max"), '),
+        (
+            {},
+            {1: {"kind": "hung", "what": "max", "number": 9, "line": ""}},
+            'rank 0 arrived, rank 1 did not (it waits in exchange 9 "max"), ',
+        ),
         ({}, {2: {"kind": "raised", "line": "rank 2: KeyError"}}, "rank 2 did not (it had failed: rank 2: KeyError)"),
         ({}, {2: {"kind": "left", "line": ""}}, "rank 2 did not (it had left)"),
-        ({1: {"waits": False, "what": "", "number": 0, "seconds": 2.0}}, {},
-         "rank 1 did not (it answers, and is in no exchange for 2.0 s; it was in none before)"),
+        (
+            {1: {"waits": False, "what": "", "number": 0, "seconds": 2.0}},
+            {},
+            "rank 1 did not (it answers, and is in no exchange for 2.0 s; it was in none before)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_who_arrived(answers: dict[int, Any], failures: dict[int, Any], words: str) -> None:
     assert words in arrivals(HERE, answers, failures)
 
@@ -256,7 +264,13 @@ def test_a_cut_wire_is_named_on_both_sides(wire: tuple[str, str]) -> None:
         for side in sides:
             side.kill()
     assert [side.returncode for side in sides] == [3, 3], first + second
-    assert re.fullmatch(r'samebits: rank 0: exchange \d+ "tree of ones" waited 2\.\d s: rank 0 arrived, rank 1 did not '
-                        r"\(it does not answer: stopped, dead or cut off\)\n", first), first  # fmt: skip
-    assert re.fullmatch(r'samebits: rank 1: exchange \d+ "tree of ones" waited 2\.\d s for rank 0: the store cannot be '
-                        r"reached to ask them: .*\n", second), second  # fmt: skip
+    assert re.fullmatch(
+        r'samebits: rank 0: exchange \d+ "tree of ones" waited 2\.\d s: rank 0 arrived, rank 1 did not '
+        r"\(it does not answer: stopped, dead or cut off\)\n",
+        first,
+    ), first
+    assert re.fullmatch(
+        r'samebits: rank 1: exchange \d+ "tree of ones" waited 2\.\d s for rank 0: the store cannot be '
+        r"reached to ask them: .*\n",
+        second,
+    ), second

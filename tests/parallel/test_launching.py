@@ -119,11 +119,17 @@ def test_a_launcher_that_leaves_the_others_is_noticed(tmp_path: Path, monkeypatc
 def test_a_rank_that_does_not_want_to_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("samebits.parallel.launching.GRACE_SECONDS", 0.2)
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    outcome, _ = run(tmp_path, f"{deaf}open(f'{{sys.argv[1]}}/deaf{{rank}}', 'w')\n"
-                     "while rank == 1 and len(os.listdir(sys.argv[1])) < 6: time.sleep(.01)\n"
-                     f"if rank == 1: sys.exit(7)\n{WAIT}")  # fmt: skip
-    assert outcome.code == 7 and [each.how for each in outcome.ranks] == ["killed by SIGKILL", "exit 7",
-                                                                         "killed by SIGKILL"]  # fmt: skip
+    outcome, _ = run(
+        tmp_path,
+        f"{deaf}open(f'{{sys.argv[1]}}/deaf{{rank}}', 'w')\n"
+        "while rank == 1 and len(os.listdir(sys.argv[1])) < 6: time.sleep(.01)\n"
+        f"if rank == 1: sys.exit(7)\n{WAIT}",
+    )
+    assert outcome.code == 7 and [each.how for each in outcome.ranks] == [
+        "killed by SIGKILL",
+        "exit 7",
+        "killed by SIGKILL",
+    ]
     assert left(tmp_path) == []
 
 

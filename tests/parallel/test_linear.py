@@ -74,8 +74,9 @@ def row_differences(world: World, dtype: torch.dtype, biased: bool, way: str, *,
     """What of a row-parallel layer is not what one device gives."""
     group, outputs, found = world.group, OUTPUTS[0], []
     cuts = ways(INPUTS, group.size)[way]
-    x, weight, bias = (wanted(drawn(shape, 40 + i, dtype))
-                       for i, shape in enumerate([(*ROWS, INPUTS), (outputs, INPUTS), (outputs,)]))  # fmt: skip
+    x, weight, bias = (
+        wanted(drawn(shape, 40 + i, dtype)) for i, shape in enumerate([(*ROWS, INPUTS), (outputs, INPUTS), (outputs,)])
+    )
     own_x, own_weight, own_bias = own(x, cuts, group, -1), own(weight, cuts, group, 1), wanted(bias)
     sums = torch.zeros_like(weight, dtype=torch.float32)
     own_sums = torch.zeros_like(own_weight, dtype=torch.float32)

@@ -35,11 +35,16 @@ def mlp_differences(world: World, dtype: torch.dtype) -> list[str]:
     y.backward(dy)
     own_y.backward(dy)
     assert none is None and nothing is None and w1.grad is not None and b1.grad is not None and w2.grad is not None
-    return differing({
-        "y": (y, own_y), "dx": (x.grad, own_x.grad), "db2": (b2.grad, down.bias.grad),
-        "dw1": (own(w1.grad, up.cuts, group), up.weight.grad), "db1": (own(b1.grad, up.cuts, group), up.bias.grad),
-        "dw2": (own(w2.grad, down.cuts, group, 1), down.weight.grad),
-    })  # fmt: skip
+    return differing(
+        {
+            "y": (y, own_y),
+            "dx": (x.grad, own_x.grad),
+            "db2": (b2.grad, down.bias.grad),
+            "dw1": (own(w1.grad, up.cuts, group), up.weight.grad),
+            "db1": (own(b1.grad, up.cuts, group), up.bias.grad),
+            "dw2": (own(w2.grad, down.cuts, group, 1), down.weight.grad),
+        }
+    )
 
 
 def all_of_mlp(world: World) -> list[str]:
@@ -69,11 +74,16 @@ def options_differences(world: World) -> list[str]:
     for each in (plain, y_column, y_row):
         each.backward(dy)
     assert weight.grad is not None and column.weight.grad is None
-    return differing({
-        "gathered": (plain, y_column), "scattered": (ops.linear(x, weight, bias), y_row),
-        "handed bias": (own(bias, cuts, group), handed), "dx of gathered": (x.grad, x_column.grad),
-        "dx of scattered": (x.grad, x_row.grad), "main_grad": (own(weight.grad, cuts, group), column.weight.main_grad),
-    })  # fmt: skip
+    return differing(
+        {
+            "gathered": (plain, y_column),
+            "scattered": (ops.linear(x, weight, bias), y_row),
+            "handed bias": (own(bias, cuts, group), handed),
+            "dx of gathered": (x.grad, x_column.grad),
+            "dx of scattered": (x.grad, x_row.grad),
+            "main_grad": (own(weight.grad, cuts, group), column.weight.main_grad),
+        }
+    )
 
 
 @pytest.mark.parametrize("size", [2, 3])

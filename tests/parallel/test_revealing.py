@@ -38,8 +38,10 @@ def travelling_chain(rows: int, group: Group, flat: Tensor) -> Tensor:
     rows = min(rows, flat.numel())
     width = flat.numel() // rows
     part_MN, rest = flat[: rows * width].view(rows, width), flat[rows * width :].view(1, -1)
-    sums = [collectives.chain(group, tuple(each.shape), partial(added, each), torch.clone, like=flat)  # type: ignore[arg-type]
-            for each in (part_MN, rest)]  # fmt: skip
+    sums = [
+        collectives.chain(group, tuple(each.shape), partial(added, each), torch.clone, like=flat)  # type: ignore[arg-type]
+        for each in (part_MN, rest)
+    ]
     return torch.cat([each.view(-1) for each in sums])
 
 
@@ -119,8 +121,11 @@ def test_the_order_is_the_declared_one(size: int) -> None:
 
 def test_declared_orders_in_words() -> None:
     assert [text(revealing.tree_order(size)) for size in (1, 2, 3, 5)] == [
-        "0", "(0 1)", "((0 1) 2)", "(((0 1) (2 3)) 4)",
-    ]  # fmt: skip
+        "0",
+        "(0 1)",
+        "((0 1) 2)",
+        "(((0 1) (2 3)) 4)",
+    ]
     assert text(revealing.chain_order(4)) == "(((0 1) 2) 3)"
     assert digest(revealing.tree_order(4)) != digest(revealing.chain_order(4))
 

@@ -116,8 +116,13 @@ def head_and_loss_differences(world: World, words: int, dtype: torch.dtype, cuts
         g = drawn(tuple(loss.shape), 50, torch.float32)
         loss.backward(g)
         own_loss.backward(g)
-        found += differing({"loss": (loss, own_loss), "dhidden": (hidden.grad, own_hidden.grad),
-                            "dweight": (own(whole.grad, cuts, group), part.grad)})  # fmt: skip
+        found += differing(
+            {
+                "loss": (loss, own_loss),
+                "dhidden": (hidden.grad, own_hidden.grad),
+                "dweight": (own(whole.grad, cuts, group), part.grad),
+            }
+        )
     return found + differing(pairs)
 
 
@@ -142,8 +147,12 @@ def in_small_panels(world: World) -> list[str]:
     """Scratch memory for one block of logits, and for one tile of rows."""
     vocabulary_rows.SCRATCH_BYTES = 1  # type: ignore[misc]
     cuts = vocabulary.vocabulary_cuts(1000, world.size)
-    return [each for dtype in DTYPES for resumed in (False, True)
-            for each in logprob_differences(world, 1000, dtype, cuts, resumed=resumed)]  # fmt: skip
+    return [
+        each
+        for dtype in DTYPES
+        for resumed in (False, True)
+        for each in logprob_differences(world, 1000, dtype, cuts, resumed=resumed)
+    ]
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -166,8 +175,11 @@ def odd_rows(world: World) -> list[str]:
             y.backward(g)
             own_y.backward(g)
             assert weight.grad is not None
-            pairs = {"logprob": (y, own_y), "dhidden": (hidden.grad, own_hidden.grad),
-                     "dweight": (own(weight.grad, cuts, group), part.grad)}  # fmt: skip
+            pairs = {
+                "logprob": (y, own_y),
+                "dhidden": (hidden.grad, own_hidden.grad),
+                "dweight": (own(weight.grad, cuts, group), part.grad),
+            }
             found += [f"{name} {'ignored ' * ignored}{each}" for each in differing(pairs)]
     return found
 
@@ -240,12 +252,16 @@ def test_bad_arguments_are_refused_as_on_one_device() -> None:
     group, hidden, weight = World().group, torch.zeros(3, 4), torch.zeros(300, 4)
     for bad in (torch.tensor([0, 300, 1]), torch.tensor([0, -1, 1])):
         for one, ours in (
-            (lambda ids: ops.selected_logprob(hidden, weight, ids),
-             lambda ids: vocabulary.selected_logprob(hidden, weight, ids, [0, 300], group)),
-            (lambda ids: ops.cross_entropy(hidden, weight, ids),
-             lambda ids: vocabulary.cross_entropy(hidden, weight, ids, [0, 300], group)),
+            (
+                lambda ids: ops.selected_logprob(hidden, weight, ids),
+                lambda ids: vocabulary.selected_logprob(hidden, weight, ids, [0, 300], group),
+            ),
+            (
+                lambda ids: ops.cross_entropy(hidden, weight, ids),
+                lambda ids: vocabulary.cross_entropy(hidden, weight, ids, [0, 300], group),
+            ),
             (lambda ids: ops.embedding(ids, weight), lambda ids: vocabulary.embedding(ids, weight, 0, group)),
-        ):  # fmt: skip
+        ):
             with pytest.raises(ValueError) as expected:
                 one(bad)
             with pytest.raises(ValueError) as found:

@@ -40,8 +40,11 @@ def differences(world: World) -> list[str]:
         product = ops.matmul(rows_of(own_logits.grad).T, rows_of(hidden.detach()))
         pairs |= {"loss": (loss, own_loss), "dweight": (own(weight.grad, cuts, group), product)}
         found += [f"{cuts} {each}" for each in differing(pairs)]
-        found += [f"{cuts} {dtype} {each}" for dtype in (torch.bfloat16, torch.float16)
-                  for each in against_one_rank(world, logits.detach().to(dtype), targets, cuts)]  # fmt: skip
+        found += [
+            f"{cuts} {dtype} {each}"
+            for dtype in (torch.bfloat16, torch.float16)
+            for each in against_one_rank(world, logits.detach().to(dtype), targets, cuts)
+        ]
     return found
 
 

@@ -14,7 +14,7 @@ from tests.train.small_run import small
 
 from samebits.infer import Engine, Request, Sampling
 from samebits.model import Model
-from samebits.model.config import Config
+from samebits.model.config import ModelConfig
 from samebits.model.split import Split
 from samebits.model.weights import shapes
 from samebits.parallel import volumes
@@ -22,7 +22,7 @@ from samebits.parallel.grid import Grid
 from samebits.parallel.vocabulary import vocabulary_cuts
 from samebits.parallel.volumes import Volume, Work
 from samebits.parallel.world import World
-from samebits.train.configuration import Configuration
+from samebits.train.configuration import TrainConfig
 from samebits.train.order import sequences_of
 from samebits.train.planning import data_of, model_of
 from samebits.train.ranks import Gridded
@@ -34,10 +34,14 @@ STEPS = 3
 GRIDS: dict[tuple[int, int], tuple[str, ...]] = {
     (1, 2): ("training.collation=padded",),
     (2, 1): ("training.dtype=bfloat16",),
-    (2, 2): ("model.overrides.norms_of_heads=true", "training.dtype=bfloat16", "monitoring.compare_every=2"),
-    (1, 4): ("model.overrides.intermediate=1440", "training.micro_batch=1", "training.accumulation=8"),
+    (2, 2): ("model.overrides.use_qk_norm=true", "training.dtype=bfloat16", "monitoring.compare_steps=2"),
+    (1, 4): (
+        "model.overrides.intermediate_size=1440",
+        "training.micro_batch_size=1",
+        "training.gradient_accumulation_steps=8",
+    ),
     # One rank without heads, one without words; and a weight of two pieces of the norm.
-    (3, 1): ("model.overrides.intermediate=1440",),
+    (3, 1): ("model.overrides.intermediate_size=1440",),
 }
 
 
@@ -48,8 +52,8 @@ class Seen(NamedTuple):
     works: list[tuple[Work, int]]
 
 
-def configuration(grid: tuple[int, int]) -> Configuration:
-    return small("training.lanes=4", "monitoring.compare_every=100", *GRIDS[grid])
+def configuration(grid: tuple[int, int]) -> TrainConfig:
+    return small("training.lanes=4", "monitoring.compare_steps=100", *GRIDS[grid])
 
 
 def works_of(trainer: Trainer, steps: int) -> list[tuple[Work, int]]:
@@ -58,12 +62,14 @@ def works_of(trainer: Trainer, steps: int) -> list[tuple[Work, int]]:
     training, model, each = config.training, trainer.model(), trainer.cut.lanes.sequences
     own, ranks = trainer.ranks.lanes(trainer.cut.lanes), model.split.group.size if model.split else 1
     for number in range(1, steps + 1):
-        places = sequences_of(number, seed=training.seed, sequences=len(data), batch=training.batch).tolist()
+        places = sequences_of(
+            number, seed=training.seed, sequences=len(data), batch=training.global_batch_size
+        ).tolist()
         rows = [torch.from_numpy(data.sequence(place)[0]) for place in places[own.start * each : own.stop * each]]
         ids = torch.cat(rows)
-        words = words_of(ids, model.config.vocabulary, ranks)
+        words = words_of(ids, model.config.vocab_size, ranks)
         work = Work(tokens=len(ids), words=words, element=model.dtype.itemsize)
-        found.append((work, len(rows) * config.data.length if training.collation == "padded" else len(ids)))
+        found.append((work, len(rows) * config.data.max_length if training.collation == "padded" else len(ids)))
     return found
 
 
@@ -99,12 +105,17 @@ def measured(shape: tuple[int, int]) -> list[Seen]:
 def predicted(rank: int, shape: tuple[int, int], works: list[tuple[Work, int]]) -> Volume:
     config, grid = configuration(shape), grid_of(rank, shape)
     decoder = model_of(config).config
-    every, found = config.monitoring.compare_every, Volume()
+    every, found = config.monitoring.compare_steps, Volume()
     for number, (work, logprobs) in enumerate(works, 1):
         found += volumes.step(
-            decoder, grid, shapes(decoder), holding_of(decoder, grid), work, logprobs=logprobs,
+            decoder,
+            grid,
+            shapes(decoder),
+            holding_of(decoder, grid),
+            work,
+            logprobs=logprobs,
             compared=number % every == 0,
-        )  # fmt: skip
+        )
     return found
 
 
@@ -129,10 +140,18 @@ def test_every_kind_of_exchange_was_seen() -> None:
     """An exchange of which no run here has any bytes would be asserted by nobody."""
     seen = {kind for shape in GRIDS for each in measured(shape) for kind, sent in each.sent.items() if sent}
     assert seen == {
-        "weights to all ranks", "tree of gradients", "sums of squares", "counts", "logprobs",
-        "embedding rows", "row-parallel output", "column-parallel input gradient", "vocabulary statistics",
-        "vocabulary hidden gradient", "gather heads",
-    }  # fmt: skip
+        "weights to all ranks",
+        "tree of gradients",
+        "sums of squares",
+        "counts",
+        "logprobs",
+        "embedding rows",
+        "row-parallel output",
+        "column-parallel input gradient",
+        "vocabulary statistics",
+        "vocabulary hidden gradient",
+        "gather heads",
+    }
 
 
 def all_ranks_gather(ranks: int, numbers: int, element: int) -> int:
@@ -183,10 +202,10 @@ def test_a_run_sends_its_steps_its_checkpoints_and_an_agreement(tmp_path: Path) 
     for rank, seen in enumerate(on_ranks(4, ran, str(tmp_path / "run"), shape)):
         grid = grid_of(rank, shape)
         wanted = predicted(rank, shape, seen.works)
-        for _ in range(len(seen.works) // config.training.checkpoint_every):
+        for _ in range(len(seen.works) // config.training.save_steps):
             wanted += volumes.checkpoint(grid, names)
         wanted += volumes.agreement(grid)
-        if len(seen.works) % config.monitoring.compare_every == 0:
+        if len(seen.works) % config.monitoring.compare_steps == 0:
             # The weights that were compared after the last step are those of a step that does not come.
             wanted["weights to all ranks"] += volumes.exchanged_weights(
                 grid, names, holding_of(model_of(config).config, grid), element=2
@@ -196,9 +215,16 @@ def test_a_run_sends_its_steps_its_checkpoints_and_an_agreement(tmp_path: Path) 
 
 # Generation.
 
-DECODER = Config(
-    vocabulary=700, hidden=50, layers=2, heads=4, key_heads=2, head_size=16, intermediate=72, max_positions=256
-)  # fmt: skip
+DECODER = ModelConfig(
+    vocab_size=700,
+    hidden_size=50,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=72,
+    max_position_embeddings=256,
+)
 # None begins like another: what is computed once is not sent twice.
 PROMPTS = [[(7 * place + length) % 700 for place in range(length)] for length in (3, 40, 17)]
 
@@ -207,8 +233,10 @@ def generated(world: World, dtype: torch.dtype) -> tuple[dict[str, int], dict[st
     model = Model.new(DECODER, 5).to(dtype=dtype)
     model = model.parted(Split(config=DECODER, group=world.group, gathers=True))
     engine = Engine(model.for_inference(), pages=32, batch_tokens=24, batch_requests=4)
-    requests = [Request(prompt=tuple(prompt), max_tokens=5, sampling=Sampling(seed=seed), score_prompt=seed == 1)
-                for seed, prompt in enumerate(PROMPTS)]  # fmt: skip
+    requests = [
+        Request(prompt=tuple(prompt), max_tokens=5, sampling=Sampling(seed=seed), score_prompt=seed == 1)
+        for seed, prompt in enumerate(PROMPTS)
+    ]
     answers = engine.generate(requests)
     return dict(world.sent), engine.statistics(), [answer.tokens for answer in answers]
 
@@ -224,7 +252,7 @@ def places_as_predicted(ranks: int, dtype: torch.dtype) -> list[bool]:
         # Of an answer, the last token is not computed with.
         ids = [token for prompt in PROMPTS for token in prompt] + [token for each in answers for token in each[:-1]]
         assert statistics["computed_tokens"] == len(ids)
-        words = words_of(torch.tensor(ids), DECODER.vocabulary, ranks)
+        words = words_of(torch.tensor(ids), DECODER.vocab_size, ranks)
         work = Work(tokens=len(ids), words=words, element=dtype.itemsize)
         scored = len(PROMPTS[1]) - 1
         wanted = volumes.generation(DECODER, place, ranks, work, drawn=statistics["tokens"], scored=scored)

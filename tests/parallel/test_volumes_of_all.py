@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.parallel.unjoined import grid_of, holding_of
 
-from samebits.model.config import Config
+from samebits.model.config import ModelConfig
 from samebits.model.presets import PRESETS
 from samebits.model.weights import count, shapes
 from samebits.parallel import volumes
@@ -18,10 +18,17 @@ from samebits.parallel.volumes import Share, Volume, Work
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parallel_layout.md"
 # Norms of heads, and sizes that no number of ranks divides.
-UNEVEN = Config(
-    vocabulary=700, hidden=50, layers=2, heads=4, key_heads=2, head_size=16, intermediate=72, max_positions=256,
-    norms_of_heads=True,
-)  # fmt: skip
+UNEVEN = ModelConfig(
+    vocab_size=700,
+    hidden_size=50,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=72,
+    max_position_embeddings=256,
+    use_qk_norm=True,
+)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
@@ -68,8 +75,12 @@ def rows_of_training() -> list[str]:
             grid = grid_of(rank, (tensor, data))
             sent += volumes.exchanged_weights(grid, shapes(decoder), holding_of(decoder, grid), element=2)
         passes = volumes.training_passes_of_all(decoder, tensor, tokens // data, 2).total()
-        each = [sent["tree of gradients"] / ranks, sent["weights to all ranks"] / ranks, passes / tensor,
-                12 * count(decoder) / ranks]  # fmt: skip
+        each = [
+            sent["tree of gradients"] / ranks,
+            sent["weights to all ranks"] / ranks,
+            passes / tensor,
+            12 * count(decoder) / ranks,
+        ]
         found.append(f"| {tensor} × {data} | {' | '.join(f'{number / 1e6:,.0f} MB' for number in each)} |")
     return found
 

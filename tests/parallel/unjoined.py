@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from samebits.model.config import Config
+from samebits.model.config import ModelConfig
 from samebits.model.split import Split
 from samebits.model.weights import shapes
 from samebits.parallel.grid import Grid
@@ -18,7 +18,7 @@ def grid_of(rank: int, shape: tuple[int, int]) -> Grid:
     return Grid(world=World(rank=rank, size=shape[0] * shape[1]), tensor=shape[0])
 
 
-def holding_of(config: Config, grid: Grid) -> Holding:
+def holding_of(config: ModelConfig, grid: Grid) -> Holding:
     if grid.tensor == 1:
         everything = shapes(config)
         return lambda name, place: whole(everything[name])

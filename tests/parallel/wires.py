@@ -33,16 +33,24 @@ def wired() -> Iterator[tuple[str, str]]:
 
 def on_both_sides(wire: tuple[str, str], command: Sequence[str], timeout: float) -> list[subprocess.Popen[str]]:
     """The command as rank 0 and rank 1."""
-    environment = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29400",
-                                "GLOO_SOCKET_IFNAME": "wire0", "SAMEBITS_TIMEOUT": str(timeout),
-                                "TORCH_CPP_LOG_LEVEL": "ERROR"}  # fmt: skip
+    environment = os.environ | {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "10.77.0.1",
+        "MASTER_PORT": "29400",
+        "GLOO_SOCKET_IFNAME": "wire0",
+        "SAMEBITS_TIMEOUT": str(timeout),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
     return [
         subprocess.Popen(
-            ["ip", "netns", "exec", name, *command], env=environment | {"RANK": str(rank)}, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
+            ["ip", "netns", "exec", name, *command],
+            env=environment | {"RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for rank, name in enumerate(wire)
-    ]  # fmt: skip
+    ]
 
 
 def cut(wire: tuple[str, str]) -> None:

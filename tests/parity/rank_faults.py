@@ -86,8 +86,10 @@ class AddsInBuckets(Gridded):
             for turn in range(1, group.size):
                 own[span] += parts[(bucket + turn) % group.size, span]
         pieces = torch.split(own, [each.numel() for each in gradients.values()])
-        return {name: self.take(name, piece.view_as(each))
-                for (name, each), piece in zip(gradients.items(), pieces, strict=True)}  # fmt: skip
+        return {
+            name: self.take(name, piece.view_as(each))
+            for (name, each), piece in zip(gradients.items(), pieces, strict=True)
+        }
 
 
 class ClipsFirst(Gridded):

@@ -17,10 +17,17 @@ class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         shapes = {
-            "before": (WIDTH,), "query": (HEADS * HEAD, WIDTH), "key": (KEY_HEADS * HEAD, WIDTH),
-            "value": (KEY_HEADS * HEAD, WIDTH), "out": (WIDTH, HEADS * HEAD), "between": (WIDTH,),
-            "gate": (INNER, WIDTH), "up": (INNER, WIDTH), "down": (WIDTH, INNER), "table": (VOCABULARY, WIDTH),
-        }  # fmt: skip
+            "before": (WIDTH,),
+            "query": (HEADS * HEAD, WIDTH),
+            "key": (KEY_HEADS * HEAD, WIDTH),
+            "value": (KEY_HEADS * HEAD, WIDTH),
+            "out": (WIDTH, HEADS * HEAD),
+            "between": (WIDTH,),
+            "gate": (INNER, WIDTH),
+            "up": (INNER, WIDTH),
+            "down": (WIDTH, INNER),
+            "table": (VOCABULARY, WIDTH),
+        }
         self.weights = nn.ParameterDict(
             {name: nn.Parameter(torch.randn(shape) * 0.3) for name, shape in shapes.items()}
         )

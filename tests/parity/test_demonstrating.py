@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from samebits.infer import Completion
-from samebits.model import Config, Model
+from samebits.model import Model, ModelConfig
 from samebits.model.loading import Loaded
 from samebits.model.tokenizer import Tokenizer
 from samebits.parity import demonstrating
@@ -19,18 +19,27 @@ from samebits.parity.stock import STOCK
 from samebits.train.configuration import read_text
 from samebits.train.trainer import Parts
 
-SHAPE = Config(
-    vocabulary=272, hidden=128, layers=2, heads=4, key_heads=2, head_size=32, intermediate=352, max_positions=256
+SHAPE = ModelConfig(
+    vocab_size=272,
+    hidden_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    intermediate_size=352,
+    max_position_embeddings=256,
 )
 RECIPE = """
 model:
   preset: tiny
-  overrides: {vocabulary: 272, hidden: 48, layers: 1, heads: 4, key_heads: 2, head_size: 16, intermediate: 80}
-data: {source: stdlib, length: 32, limit: 5, documents: apart}
+  overrides: {vocab_size: 272, hidden_size: 48, num_hidden_layers: 1, num_attention_heads: 4, num_key_value_heads: 2,
+              head_dim: 16, intermediate_size: 80}
+data: {source: stdlib, max_length: 32, max_train_samples: 5, documents: apart}
 optimizer:
-  {peak_rate: 1e-2, warmup: 1, floor_ratio: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, max_norm: 1.0}
+  {lr: 1e-2, warmup_steps: 1, min_lr_ratio: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, max_grad_norm: 1.0}
 training:
-  {seed: 42, micro_batch: 8, accumulation: 1, epochs: 1, max_steps: 10, max_repeats: 1, checkpoint_every: 10,
+  {seed: 42, micro_batch_size: 8, gradient_accumulation_steps: 1, num_train_epochs: 1, max_steps: 10, max_repeats: 1,
+   save_steps: 10,
    waive: [CFG-OB7]}
 monitoring: {peak_flops: 1e12}
 """

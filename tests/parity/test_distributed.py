@@ -32,10 +32,15 @@ from samebits.train.ranks import Gridded, ranks_of
 from samebits.train.watch import BreachError
 
 STEPS = 4
-BATCH = ("training.micro_batch=2", "training.accumulation=4", "training.lanes=4", "optimizer.warmup=1")
+BATCH = (
+    "training.micro_batch_size=2",
+    "training.gradient_accumulation_steps=4",
+    "training.lanes=4",
+    "optimizer.warmup_steps=1",
+)
 PRESET = (*TINY, *BATCH)
 # Two thin layers, and all that a fault needs to be seen.
-SMALL = (*BATCH, "data.length=32", f"optimizer.max_norm={rank_faults.MAX_NORM}")
+SMALL = (*BATCH, "data.max_length=32", f"optimizer.max_grad_norm={rank_faults.MAX_NORM}")
 GRIDS = [(1, 2), (2, 1), (2, 2), (1, 4)]
 NAMES = [f"tensor {tensor} data {data}" for tensor, data in GRIDS]
 Case = tuple[tuple[str, ...], type[Gridded] | None]
@@ -84,9 +89,10 @@ def judged(found: OneRun, wanted: Record) -> tuple[ParameterVerdict, LossVerdict
 
 
 @pytest.mark.parametrize(
-    ("tensor", "data"), GRIDS,
+    ("tensor", "data"),
+    GRIDS,
     ids=[f"FALSIFY-DIST-001 FALSIFY-DISTRIBUTED_TRAINING_V1_001 FALSIFY-DDP-001 {name}" for name in NAMES],
-)  # fmt: skip
+)
 def test_every_rank_has_the_parameters_of_rank_0(tensor: int, data: int) -> None:
     records = whole_run(over_ranks(tensor, data, (WHOLE,))[WHOLE])
     found = parameters_agree([each.parameters for each in records])
@@ -113,14 +119,31 @@ def planted(*faults: type[Gridded] | None) -> tuple[Case, ...]:
 
 
 FEWER_LANES: Case = ((*SMALL, "training.lanes=2"), None)
-COMPARED = (*SMALL, "monitoring.compare_every=1")
+COMPARED = (*SMALL, "monitoring.compare_steps=1")
 STALE = rank_faults.KeepsStaleWeights
 Shared = tuple[int, int, tuple[Case, ...]]
 """(tensor, data, cases): one world for faults one after the other."""
-TWO: Shared = (1, 2, (FEWER_LANES, (COMPARED, None), (COMPARED, STALE), *planted(
-    None, STALE, rank_faults.DropsGradient, rank_faults.LeavesOutReduction, rank_faults.ClipsFirst,
-    rank_faults.SumsGradients, rank_faults.SumsMeans, rank_faults.NanInGradient, rank_faults.NanInLogprobs,
-    rank_faults.LeavesOutNan)))  # fmt: skip
+TWO: Shared = (
+    1,
+    2,
+    (
+        FEWER_LANES,
+        (COMPARED, None),
+        (COMPARED, STALE),
+        *planted(
+            None,
+            STALE,
+            rank_faults.DropsGradient,
+            rank_faults.LeavesOutReduction,
+            rank_faults.ClipsFirst,
+            rank_faults.SumsGradients,
+            rank_faults.SumsMeans,
+            rank_faults.NanInGradient,
+            rank_faults.NanInLogprobs,
+            rank_faults.LeavesOutNan,
+        ),
+    ),
+)
 FOUR: Shared = (1, 4, planted(None, rank_faults.AddsFromItself, rank_faults.AddsInBuckets))
 TENSOR: Shared = (2, 1, ((COMPARED, None), (COMPARED, STALE), *planted(None, STALE, rank_faults.DropsGradient)))
 
@@ -176,8 +199,11 @@ def test_stale_weights_stop_every_rank(world: Shared, what: str) -> None:
     assert all(verdict.holds for verdict in judged(over_ranks(*world)[COMPARED, None], alone(SMALL)))
 
 
-@pytest.mark.parametrize("fault", [rank_faults.NanInGradient, rank_faults.NanInLogprobs],
-                         ids=["FALSIFY-DDP-003 gradient", "FALSIFY-DDP-003 loss"])  # fmt: skip
+@pytest.mark.parametrize(
+    "fault",
+    [rank_faults.NanInGradient, rank_faults.NanInLogprobs],
+    ids=["FALSIFY-DDP-003 gradient", "FALSIFY-DDP-003 loss"],
+)
 def test_a_nan_on_one_rank_stops_all(fault: type[Gridded]) -> None:
     found = over_ranks(*TWO)[SMALL, fault]
     assert len(found) == 2 and all(str(each).startswith("C-TRAINSTABLE-001: step 1: ") for each in found)
@@ -210,8 +236,12 @@ def damaged(kind: str) -> Sequence[Sequence[Parameters]]:
     else:
         for rank, steps in enumerate(found):
             for parameters in steps:
-                parameters.update({name: (Block(rows=(rank, rank + 1), columns=(0, 3)), digest)
-                                   for name, (_, digest) in parameters.items()})  # fmt: skip
+                parameters.update(
+                    {
+                        name: (Block(rows=(rank, rank + 1), columns=(0, 3)), digest)
+                        for name, (_, digest) in parameters.items()
+                    }
+                )
     return found
 
 
@@ -237,11 +267,17 @@ def test_what_is_missing_is_no_pass(kind: str) -> None:
 @pytest.mark.parametrize(
     ("distributed", "alone", "holds", "within"),
     [
-        (0.0, 0.0, True, True), (0.0, -0.0, False, True), (3.0, math.nextafter(3.0, 4.0), False, True),
-        (1e-4, 0.0, False, True), (math.nextafter(1e-4, 1.0), 0.0, False, False), (2.0, 2.1, False, False),
-        (math.nan, math.nan, False, False), (math.inf, math.inf, False, False), (1.0, math.nan, False, False),
+        (0.0, 0.0, True, True),
+        (0.0, -0.0, False, True),
+        (3.0, math.nextafter(3.0, 4.0), False, True),
+        (1e-4, 0.0, False, True),
+        (math.nextafter(1e-4, 1.0), 0.0, False, False),
+        (2.0, 2.1, False, False),
+        (math.nan, math.nan, False, False),
+        (math.inf, math.inf, False, False),
+        (1.0, math.nan, False, False),
     ],
-)  # fmt: skip
+)
 def test_losses_are_bitwise_and_in_the_gate(distributed: float, alone: float, holds: bool, within: bool) -> None:
     found = losses_agree([1.5, distributed, 1.25], [1.5, alone, 1.25])
     assert (found.holds, found.within_gate, found.step) == (holds, within, None if holds else 2)

@@ -16,9 +16,18 @@ import samebits
 PACKAGE = Path(samebits.__file__).parent
 LAYERS = ("ops", "model", "train", "infer", "parity", "parallel", "invariant")
 JUDGES = {
-    "properties.py", "check.py", "faults.py", "shared_faults.py", "proofs.py", "bounds.py", "exact.py", "trees.py",
-    "rounding.py", "elements.py", "finite.py",
-}  # fmt: skip
+    "properties.py",
+    "check.py",
+    "faults.py",
+    "shared_faults.py",
+    "proofs.py",
+    "bounds.py",
+    "exact.py",
+    "trees.py",
+    "rounding.py",
+    "elements.py",
+    "finite.py",
+}
 # Of `math` and numpy: exact, or rounded once by IEEE 754 (sqrt) or by their own definition (fsum).
 _EXACT = """
 ceil comb copysign e floor frexp fsum gcd inf isfinite isinf isnan isqrt lcm ldexp nan nextafter perm pi prod sqrt

@@ -36,7 +36,7 @@ def test_the_trainer(format: str) -> None:
     with Watching() as watching:
         run = trainer(format, CPU, portable.TEXT)
         records = [run.step() for _ in range(6)]
-    assert any(each.norm > run.config.optimizer.max_norm for each in records)
+    assert any(each.norm > run.config.optimizer.max_grad_norm for each in records)
     assert {"adamw_", "grad_norm", "grad_norm_clip_"} <= set(watching.ours)
     assert records[4].rate > records[5].rate
 
@@ -51,9 +51,9 @@ def test_the_engine(format: str) -> None:
 
 def test_a_batch_of_reinforcement_learning() -> None:
     """Rollout, scoring, advantages, the objective's gradient, clipping and an update."""
-    settings = Settings(task="addition", seed=3, prompts=2, group=4, updates=2, reference_weight=0.05)
+    settings = Settings(task="addition", seed=3, prompts=2, num_generations=4, num_iterations=2, beta=0.05)
     with Watching() as watching:
-        record = Loop(settings, replace(CONFIG, vocabulary=256)).step()
+        record = Loop(settings, replace(CONFIG, vocab_size=256)).step()
     assert record.first.exact and {"adamw_", "grad_norm", "sample"} <= set(watching.ours)
 
 
@@ -85,9 +85,14 @@ def _fused_or_not(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
 
 @pytest.mark.parametrize(
     ("plant", "named"),
-    [(_root_of_torch, "aten.sqrt"), (_sum_of_torch, "aten.sum"), (_backward_of_torch, "aten.sum"),
-     (_several_to_one_place, "aten.index_put.* adds several"), (_fused_or_not, "aten.add with alpha=0.3")],
-)  # fmt: skip
+    [
+        (_root_of_torch, "aten.sqrt"),
+        (_sum_of_torch, "aten.sum"),
+        (_backward_of_torch, "aten.sum"),
+        (_several_to_one_place, "aten.index_put.* adds several"),
+        (_fused_or_not, "aten.add with alpha=0.3"),
+    ],
+)
 def test_what_torch_would_round_is_named(plant: Any, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted faults: an operator with torch's root, one with torch's sum, forward and backward, a fused sum."""
     call = plant(monkeypatch)
@@ -113,5 +118,5 @@ def test_sums_of_whole_numbers_are_exact() -> None:
 
 def test_the_schedule_is_a_function_of_its_numbers() -> None:
     """Rates by hand: the float nearest to pi / 2 has a cosine of 6e-17, the one nearest to pi one of -1 + 7e-33."""
-    rate = [learning_rate(step, peak=1.0, warmup=1, steps=3, floor_ratio=0.0) for step in (1, 2, 3)]
+    rate = [learning_rate(step, lr=1.0, warmup_steps=1, steps=3, min_lr_ratio=0.0) for step in (1, 2, 3)]
     assert rate == [1.0, 0.5, 0.0]

@@ -11,20 +11,27 @@ import torch
 
 from samebits import cli
 from samebits.infer import Engine, Request
-from samebits.model import Config
+from samebits.model import ModelConfig
 from samebits.nn.strategy import Operators
 from samebits.parity.rl import Loop, Settings, byte_config
 from samebits.parity.rollout import Rollout
 from samebits.parity.scoring import Comparison, compare, score
 from samebits.parity.stock import STOCK
 
-SMALL = Config(
-    vocabulary=256, hidden=64, layers=2, heads=2, key_heads=1, head_size=32, intermediate=128, max_positions=64
+SMALL = ModelConfig(
+    vocab_size=256,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=32,
+    intermediate_size=128,
+    max_position_embeddings=64,
 )
-FEW = Settings(prompts=3, group=6, seed=5)
+FEW = Settings(prompts=3, num_generations=6, seed=5)
 
 
-def loop(settings: Settings = FEW, config: Config = SMALL, **changes: Any) -> Loop:
+def loop(settings: Settings = FEW, config: ModelConfig = SMALL, **changes: Any) -> Loop:
     return Loop(replace(settings, **changes), config)
 
 
@@ -167,7 +174,7 @@ def test_settings_that_mean_nothing_are_refused(changes: dict[str, Any], message
 
 def test_a_vocabulary_without_all_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match="the vocabulary is 97; allowed: at least 256, one a byte"):
-        loop(config=replace(SMALL, vocabulary=97))
+        loop(config=replace(SMALL, vocab_size=97))
     with pytest.raises(ValueError, match="model is 'huge'; allowed: tiny"):
         byte_config("huge")
 

@@ -12,18 +12,25 @@ from typing import Any
 import pytest
 from tests.parallel.ranks import on_ranks
 
-from samebits.model import Config
+from samebits.model import ModelConfig
 from samebits.parallel.grid import Grid
 from samebits.parallel.world import World
 from samebits.parity import rollout
 from samebits.parity.rl import BatchRecord, Loop, Settings
 from samebits.parity.rollout import Rollout
 
-SHAPE = Config(
-    vocabulary=300, hidden=64, layers=2, heads=4, key_heads=2, head_size=32, intermediate=112, max_positions=64,
-    norms_of_heads=True,
-)  # fmt: skip
-SETTINGS = Settings(prompts=4, group=6, seed=5, lanes=8, updates=2, reference_weight=0.05, micro=5)
+SHAPE = ModelConfig(
+    vocab_size=300,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    intermediate_size=112,
+    max_position_embeddings=64,
+    use_qk_norm=True,
+)
+SETTINGS = Settings(prompts=4, num_generations=6, seed=5, lanes=8, num_iterations=2, beta=0.05, micro_batch_size=5)
 BATCHES = 2
 Outcome = tuple[list[BatchRecord], str]
 
@@ -46,7 +53,7 @@ def test_any_grid_is_one_process(tensor: int, data: int) -> None:
     """Rewards, losses, norms, every comparison, and the weights in the end; exactly on-policy on each first update."""
     records, digest = alone()
     assert all(record.first.exact and not record.last.exact for record in records)
-    found = on_ranks(tensor * data, on_rank, tensor, replace(SETTINGS, micro=7))
+    found = on_ranks(tensor * data, on_rank, tensor, replace(SETTINGS, micro_batch_size=7))
     assert all(each == records for each, _ in found)
     assert [each for _, each in found] == [digest] + [""] * (tensor * data - 1)
 
@@ -61,7 +68,7 @@ def numbered_by_copy(world: World) -> list[Rollout]:
     original = rollout.Engine.generate
 
     def generate(self: Any, requests: Any) -> Any:
-        first = SETTINGS.prompts * SETTINGS.group
+        first = SETTINGS.prompts * SETTINGS.num_generations
         return original(self, [replace(each, number=first + place) for place, each in enumerate(requests)])
 
     rollout.Engine.generate = generate  # type: ignore[method-assign]
@@ -69,7 +76,10 @@ def numbered_by_copy(world: World) -> list[Rollout]:
 
 
 def test_draws_that_know_the_copy_are_noticed() -> None:
-    wanted, half = [each.tokens for each in Loop(SETTINGS, SHAPE).sample(1)], SETTINGS.prompts * SETTINGS.group // 2
+    wanted, half = (
+        [each.tokens for each in Loop(SETTINGS, SHAPE).sample(1)],
+        SETTINGS.prompts * SETTINGS.num_generations // 2,
+    )
     for found in on_ranks(2, numbered_by_copy):
         tokens = [each.tokens for each in found]
         assert tokens[:half] == wanted[:half] and tokens[half:] != wanted[half:]
@@ -108,8 +118,13 @@ def test_what_ranks_cannot_share_is_refused_before_anything_is_sampled() -> None
 
 def command(*arguments: str) -> dict[str, Any]:
     options = ("rl", "--steps", "1", "--prompts", "2", "--group", "4", "--lanes", "2", "--no-stock", "--json")
-    ran = subprocess.run([sys.executable, "-m", "samebits.cli", *arguments, *options],
-                         capture_output=True, text=True, check=False, timeout=300)  # fmt: skip
+    ran = subprocess.run(
+        [sys.executable, "-m", "samebits.cli", *arguments, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert ran.returncode == 0, ran.stderr
     document: dict[str, Any] = json.loads(ran.stdout)
     return document

@@ -9,14 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from samebits.model import Batch, Config, Model
+from samebits.model import Batch, Model, ModelConfig
 from samebits.numerics.bits import same_bits
 from samebits.parity.grpo import Objective, advantages, terms, token_weights
 from samebits.parity.scoring import compare, score
 from samebits.parity.tasks import STOP, TASKS, questions, reward
 
-SMALL = Config(
-    vocabulary=256, hidden=48, layers=2, heads=4, key_heads=2, head_size=16, intermediate=80, max_positions=128
+SMALL = ModelConfig(
+    vocab_size=256,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=80,
+    max_position_embeddings=128,
 )
 LOGPROBS = torch.tensor([-5.25, -0.001, -3.5, -1e-6, -17.0, -0.75])
 SPOKEN = [((3, 4, 5), (7, 8)), ((9,), (1, 2, 3, 4)), ((6, 6, 6, 6, 6, 6, 6), (5,))]

@@ -28,9 +28,15 @@ def test_an_obligation_holds_and_its_faults_are_caught(judgement: Judgement) -> 
 def test_the_rooms_are_those_that_were_meant() -> None:
     """A folder that lost its contract would no longer be judged, and nobody would notice."""
     assert set(ROOMS) == {
-        "buf_size", "embed_grad", "gemm_args", "gpu_init", "gradflow", "hyperparams", "train_stable",
+        "buf_size",
+        "embed_grad",
+        "gemm_args",
+        "gpu_init",
+        "gradflow",
+        "hyperparams",
+        "train_stable",
         "training_config",
-    }  # fmt: skip
+    }
     assert len(JUDGEMENTS) == sum(len(room.contract().obligations) for room in ROOMS.values())
 
 

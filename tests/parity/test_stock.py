@@ -9,21 +9,28 @@ import torch
 from torch import Tensor
 
 from samebits import ops
-from samebits.model import Batch, Config, Model
+from samebits.model import Batch, Model, ModelConfig
 from samebits.numerics.bits import same_bits
 from samebits.ops.attention import DenseCache, PagedCache
 from samebits.ops.attention.cache import Cache
 from samebits.parity import stock
 from samebits.parity.stock import STOCK
 
-LLAMA = Config(
-    vocabulary=97, hidden=48, layers=2, heads=4, key_heads=2, head_size=16, intermediate=80, max_positions=128
+LLAMA = ModelConfig(
+    vocab_size=97,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=80,
+    max_position_embeddings=128,
 )
 SHAPES = {
     "llama": LLAMA,
-    "qwen3": replace(LLAMA, norms_of_heads=True, head_size=24, theta=1e6, tied=False),
+    "qwen3": replace(LLAMA, use_qk_norm=True, head_dim=24, rope_theta=1e6, tie_word_embeddings=False),
     "llama3 scaling": replace(
-        LLAMA, scaling=ops.RopeScaling(kind="llama3", factor=8, original_max_position_embeddings=64)
+        LLAMA, rope_scaling=ops.RopeScaling(kind="llama3", factor=8, original_max_position_embeddings=64)
     ),
 }
 LENGTHS = (5, 33, 1, 18)
@@ -36,7 +43,9 @@ TEXTS = [
 def bound(model: Model, values: Tensor) -> float:
     """A rounding each time a term is added, on the way through every layer, of values that norms keep at one size."""
     config = model.config
-    terms = config.layers * (3 * config.hidden + config.intermediate + config.head_size + max(LENGTHS))
+    terms = config.num_hidden_layers * (
+        3 * config.hidden_size + config.intermediate_size + config.head_dim + max(LENGTHS)
+    )
     return terms * 2.0**-24 * float(values.abs().max())
 
 
@@ -46,13 +55,14 @@ def pair(shape: str) -> tuple[Model, Model]:
 
 
 def caches(model: Model, kind: str) -> list[Cache]:
-    heads, size, count = model.config.key_heads, model.config.head_size, len(TEXTS)
+    heads, size, count = model.config.num_key_value_heads, model.config.head_dim, len(TEXTS)
     if kind == "dense":
-        return [DenseCache.empty(count, 64, heads, size) for _ in range(model.config.layers)]
+        return [DenseCache.empty(count, 64, heads, size) for _ in range(model.config.num_hidden_layers)]
     tables = [[n + count * page for page in range(4)] for n in range(count)]
     return [
-        PagedCache.empty(tables, heads, size, pages=4 * count, page_size=16) for _ in range(model.config.layers)
-    ]  # fmt: skip
+        PagedCache.empty(tables, heads, size, pages=4 * count, page_size=16)
+        for _ in range(model.config.num_hidden_layers)
+    ]
 
 
 def in_two_parts(model: Model, kind: str) -> list[Tensor]:
@@ -120,7 +130,7 @@ def test_a_place_without_a_target_has_no_logprob() -> None:
 
 def test_its_bits_depend_on_the_batch() -> None:
     """The negative control controls: alone and packed are not the same."""
-    plain = replace(Model.new(replace(LLAMA, hidden=256, intermediate=512), 1), operators=STOCK)
+    plain = replace(Model.new(replace(LLAMA, hidden_size=256, intermediate_size=512), 1), operators=STOCK)
     with torch.no_grad():
         packed = torch.split(plain.hidden(Batch.of(TEXTS)), list(LENGTHS))
         alone = [plain.hidden(Batch.of([text])) for text in TEXTS]

@@ -32,9 +32,13 @@ from samebits.train.planning import data_of, model_of
 STEPS = 5
 # Heads and keys that four ranks can share; sequences of one length, so that a mean of means is the mean.
 CONFIG = small(
-    "model.overrides.key_heads=4", "data={source: stdlib, length: 32, limit: 30}", "training.micro_batch=2",
-    "training.accumulation=4", "training.lanes=4", "optimizer.warmup=1",
-)  # fmt: skip
+    "model.overrides.num_key_value_heads=4",
+    "data={source: stdlib, max_length: 32, max_train_samples: 30}",
+    "training.micro_batch_size=2",
+    "training.gradient_accumulation_steps=4",
+    "training.lanes=4",
+    "optimizer.warmup_steps=1",
+)
 SIZES = (1, 2, 4)
 OUTWARD = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
 INWARD = ("self_attn.o_proj", "mlp.down_proj")
@@ -54,17 +58,18 @@ class Layer(nn.Module):
     def __init__(self, model: Model, at: str) -> None:
         super().__init__()
         self.config = model.config
-        self.norms = nn.ParameterList([model.weights[f"{at}{name}_layernorm.weight"].clone()
-                                       for name in ("input", "post_attention")])  # fmt: skip
+        self.norms = nn.ParameterList(
+            [model.weights[f"{at}{name}_layernorm.weight"].clone() for name in ("input", "post_attention")]
+        )
         for name in (*OUTWARD, *INWARD):
             self.add_module(name.split(".")[1], _linear(model.weights[f"{at}{name}.weight"]))
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
-        config, normed = self.config, STOCK.rmsnorm(x, self.norms[0], None, self.config.eps)
-        q, k, v = (each(normed).view(len(x), -1, config.head_size) for each in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = (STOCK.rope(each, batch.positions, config.theta) for each in (q, k))
+        config, normed = self.config, STOCK.rmsnorm(x, self.norms[0], None, self.config.rms_norm_eps)
+        q, k, v = (each(normed).view(len(x), -1, config.head_dim) for each in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = (STOCK.rope(each, batch.positions, config.rope_theta) for each in (q, k))
         x = x + self.o_proj(STOCK.attention(q, k, v, cu_seqlens=batch.edges).reshape(len(x), -1))
-        normed = STOCK.rmsnorm(x, self.norms[1], None, config.eps)
+        normed = STOCK.rmsnorm(x, self.norms[1], None, config.rms_norm_eps)
         down: Tensor = self.down_proj(STOCK.swiglu(self.gate_proj(normed), self.up_proj(normed)))
         return x + down
 
@@ -80,10 +85,10 @@ class Decoder(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.eps = model.config.eps
+        self.eps = model.config.rms_norm_eps
         # The embedding is the head as well.
         self.ends = nn.ParameterList([model.weights[name].clone() for name in (EMBEDDING, FINAL_NORM)])
-        self.layers = nn.ModuleList([Layer(model, prefix(layer)) for layer in range(model.config.layers)])
+        self.layers = nn.ModuleList([Layer(model, prefix(layer)) for layer in range(model.config.num_hidden_layers)])
 
     def forward(self, inputs: list[Tensor], targets: Tensor) -> Tensor:
         embedding, norm = self.ends
@@ -111,21 +116,24 @@ def everyones(logprobs: Tensor) -> list[Tensor]:
 
 def trained(module: nn.Module, data: Data, share: int, shares: int) -> Trained:
     """Stock training on one of equal shares of every global batch."""
-    optimizer = torch.optim.AdamW(module.parameters(), lr=CONFIG.optimizer.peak_rate, foreach=False)
-    losses, batch = [], CONFIG.training.batch
+    optimizer = torch.optim.AdamW(module.parameters(), lr=CONFIG.optimizer.lr, foreach=False)
+    losses, batch = [], CONFIG.training.global_batch_size
     for step in range(1, STEPS + 1):
         places = sequences_of(step, seed=CONFIG.training.seed, sequences=len(data), batch=batch)
         own = places[share * batch // shares : (share + 1) * batch // shares].tolist()
-        inputs, targets = ([torch.from_numpy(each) for each in some]
-                           for some in zip(*(data.sequence(place) for place in own), strict=True))  # fmt: skip
+        inputs, targets = (
+            [torch.from_numpy(each) for each in some]
+            for some in zip(*(data.sequence(place) for place in own), strict=True)
+        )
         logprobs = module(inputs, torch.cat(targets))
         (-logprobs.mean()).backward()
         optimizer.step()
         optimizer.zero_grad()
         seen = [logprobs.detach()] if shares == 1 else everyones(logprobs.detach())
         losses.append(mean_loss(seen, shares * len(logprobs)))
-    weights = {name: each.full_tensor() if isinstance(each, DTensor) else each
-               for name, each in module.named_parameters()}  # fmt: skip
+    weights = {
+        name: each.full_tensor() if isinstance(each, DTensor) else each for name, each in module.named_parameters()
+    }
     return Trained(losses=tuple(losses), weights={name: each.detach().clone() for name, each in weights.items()})
 
 

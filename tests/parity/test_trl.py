@@ -16,9 +16,12 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "trl_grpo.py"
 # What TRL runs that nobody vouches for. None of it makes a logprob: seeds and shuffles of the data, the sum of one
 # reward function's rewards, and the gradient's norm that is logged.
 NOT_VOUCHED_FOR = {
-    "aten.random_.default", "aten.randperm.generator", "aten.randperm.default", "aten.nansum.default",
+    "aten.random_.default",
+    "aten.randperm.generator",
+    "aten.randperm.default",
+    "aten.nansum.default",
     "aten._foreach_norm.Scalar",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -44,9 +44,14 @@ class Environment:
     def run(self, *words: str, where: Path, extras: tuple[Path, ...] = ()) -> Ran:
         """`samebits ...` in a folder that holds nothing of the checkout."""
         done = subprocess.run(
-            [str(self.folder / "bin" / "samebits"), *words], cwd=where, env=self.variables(*extras), text=True,
-            capture_output=True, timeout=LIMIT, check=False,
-        )  # fmt: skip
+            [str(self.folder / "bin" / "samebits"), *words],
+            cwd=where,
+            env=self.variables(*extras),
+            text=True,
+            capture_output=True,
+            timeout=LIMIT,
+            check=False,
+        )
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def extra(self, name: str) -> Path:
@@ -60,10 +65,23 @@ def build_wheel(folder: Path) -> Path:
     """As `pip wheel .` does, with the build tools installed here; compiled before, it is quick."""
     tools = Path(sys.executable).parent
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
-         "--wheel-dir", str(folder), str(ROOT)],
-        env={**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}, check=True, timeout=3 * LIMIT,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-index",
+            "--wheel-dir",
+            str(folder),
+            str(ROOT),
+        ],
+        env={**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"},
+        check=True,
+        timeout=3 * LIMIT,
+    )
     (wheel,) = folder.glob("samebits-*.whl")
     return wheel
 
@@ -72,9 +90,21 @@ def make(folder: Path, wheel: Path) -> Environment:
     """The wheel installed by pip, its dependencies linked."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=LIMIT)
     subprocess.run(
-        [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet", "--no-deps",
-         "--no-index", str(wheel)], check=True, timeout=LIMIT,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(folder / "bin" / "python"),
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            str(wheel),
+        ],
+        check=True,
+        timeout=LIMIT,
+    )
     (packages,) = folder.glob("lib/python*/site-packages")
     (metadata,) = packages.glob("samebits-*.dist-info")
     found = PathDistribution(metadata)

@@ -45,8 +45,12 @@ def tags(platform: Platform) -> frozenset[Tag]:
     names = [f"manylinux_2_{minor}_{platform.machine}" for minor in range(GLIBC, 4, -1)]
     names += [f"manylinux{year}_{platform.machine}" for year in (2014, 2010, 1)]
     interpreter = f"cp{''.join(map(str, platform.python))}"
-    return frozenset([*cpython_tags(platform.python, abis=[interpreter], platforms=names),
-                      *compatible_tags(platform.python, interpreter, names)])  # fmt: skip
+    return frozenset(
+        [
+            *cpython_tags(platform.python, abis=[interpreter], platforms=names),
+            *compatible_tags(platform.python, interpreter, names),
+        ]
+    )
 
 
 PLATFORMS = tuple(Platform(machine, python) for machine in ("x86_64", "aarch64") for python in ((3, 11), (3, 12)))
@@ -69,8 +73,9 @@ def pins(path: Path) -> dict[str, str]:
 
 def index() -> str:
     """What pip is told, or its default."""
-    told = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True,
-                          text=True, check=False)  # fmt: skip
+    told = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True, check=False
+    )
     return os.environ.get("PIP_INDEX_URL") or told.stdout.strip() or "https://pypi.org/simple"
 
 
@@ -136,5 +141,4 @@ def has_wheel(offered: Iterable[File], version: str, platform: Platform) -> bool
 
 def without_wheel(wanted: dict[str, str], offered: dict[str, list[File]], platform: Platform) -> list[str]:
     """The pins that a fresh machine would have to build from source, or does not find."""
-    return [f"{name}=={version}" for name, version in wanted.items()
-            if not has_wheel(offered[name], version, platform)]  # fmt: skip
+    return [f"{name}=={version}" for name, version in wanted.items() if not has_wheel(offered[name], version, platform)]

@@ -7,8 +7,23 @@ import sys
 
 import pytest
 
-HEAVY = {"torch", "numpy", "triton", "transformers", "tokenizers", "safetensors", "hypothesis", "z3", "starlette",
-         "uvicorn", "jinja2", "pyarrow", "samebits.ops", "samebits.checker", "samebits.model"}  # fmt: skip
+HEAVY = {
+    "torch",
+    "numpy",
+    "triton",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "hypothesis",
+    "z3",
+    "starlette",
+    "uvicorn",
+    "jinja2",
+    "pyarrow",
+    "samebits.ops",
+    "samebits.checker",
+    "samebits.model",
+}
 HELP = """
 import contextlib, io
 from samebits.cli import main

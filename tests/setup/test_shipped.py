@@ -36,8 +36,13 @@ def test_other_paths_are_left_as_they_are(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_source_tree_that_is_not_installed_finds_its_own() -> None:
     code = "from samebits.records.shipped import shipped; print(shipped('goldens'))"
-    ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, text=True,
-                         capture_output=True, check=True)  # fmt: skip
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
     assert Path(ran.stdout.strip()) == ROOT / "goldens"
 
 

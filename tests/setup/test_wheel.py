@@ -49,8 +49,9 @@ from importlib.util import find_spec
 import samebits
 print(samebits.__file__)
 print(*(name for name in {UNDECLARED!r} if find_spec(name)))"""
-    done = subprocess.run([clean.python, "-c", code], cwd=tmp_path, env=clean.variables(), text=True,
-                          capture_output=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [clean.python, "-c", code], cwd=tmp_path, env=clean.variables(), text=True, capture_output=True, check=True
+    )
     place, found = done.stdout.splitlines()
     assert Path(place).is_relative_to(clean.folder) and found == ""
 
@@ -58,8 +59,9 @@ print(*(name for name in {UNDECLARED!r} if find_spec(name)))"""
 def test_version_and_the_help_of_every_command(clean: Environment, tmp_path: Path) -> None:
     ran = clean.run("--version", where=tmp_path)
     assert (ran.code, ran.out, ran.err) == (0, f"samebits {samebits.__version__}\n", "")
-    done = subprocess.run([clean.python, "-c", ALL_HELP], cwd=tmp_path, env=clean.variables(), text=True,
-                          capture_output=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [clean.python, "-c", ALL_HELP], cwd=tmp_path, env=clean.variables(), text=True, capture_output=True, check=False
+    )
     lines = [line.rsplit(" ", 2) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stderr
     assert {"check", "demo", "doctor", "serve", "train", "contract prove", "tokenizer show"} <= {
@@ -77,8 +79,21 @@ def test_doctor_names_the_line_for_each_missing_package(clean: Environment, tmp_
 
 
 def test_check_and_plan_of_a_shipped_recipe(clean: Environment, tmp_path: Path) -> None:
-    ran = clean.run("check", "matmul", "--backend", "cpu", "--promise", "batch", "--shape", "8x64x64", "--recipe",
-                    "normal", "--seed", "1", where=tmp_path)  # fmt: skip
+    ran = clean.run(
+        "check",
+        "matmul",
+        "--backend",
+        "cpu",
+        "--promise",
+        "batch",
+        "--shape",
+        "8x64x64",
+        "--recipe",
+        "normal",
+        "--seed",
+        "1",
+        where=tmp_path,
+    )
     assert ran.code == 0 and "does not hold" not in ran.out and "holds: " in ran.out
     ran = clean.run("plan", "tiny", "--json", where=tmp_path)
     found = json.loads(ran.out)
@@ -88,12 +103,19 @@ def test_check_and_plan_of_a_shipped_recipe(clean: Environment, tmp_path: Path) 
 def test_contract_status_reads_the_shipped_receipts_as_in_the_checkout(clean: Environment, tmp_path: Path) -> None:
     """The same levels, so that sources, contracts and receipts in the wheel are those of the checkout."""
     ran = clean.run("contract", "status", "softmax", "gelu", "--json", where=tmp_path)
-    here = subprocess.run([sys.executable, "-m", "samebits.cli", "contract", "status", "softmax", "gelu", "--json"],
-                          cwd=tmp_path, text=True, capture_output=True, check=False)  # fmt: skip
+    here = subprocess.run(
+        [sys.executable, "-m", "samebits.cli", "contract", "status", "softmax", "gelu", "--json"],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     assert (ran.code, ran.err) == (here.returncode, "")
     # Which packages lie beside the two differs, and with it what counts as fresh; what counts at all does not.
-    told = [{name: (each["levels"], each["obligations"], each["outdated"]) for name, each in json.loads(text).items()}
-            for text in (ran.out, here.stdout)]  # fmt: skip
+    told = [
+        {name: (each["levels"], each["obligations"], each["outdated"]) for name, each in json.loads(text).items()}
+        for text in (ran.out, here.stdout)
+    ]
     assert told[0] == told[1]
     # Read, whether they still speak or their sources have changed since.
     softmax = json.loads(ran.out)["softmax"]
@@ -119,8 +141,14 @@ def test_serve_without_its_extra_is_one_line(clean: Environment, tmp_path: Path)
 
 def test_serve_with_its_extra_answers(clean: Environment, tmp_path: Path) -> None:
     command = [str(clean.folder / "bin" / "samebits"), "serve", "--model", "tiny@0", "--port", "0", "--json"]
-    with subprocess.Popen(command, cwd=tmp_path, env=clean.variables(clean.extra("serve")), text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:  # fmt: skip
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=clean.variables(clean.extra("serve")),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as server:
         try:
             assert server.stdout is not None
             line = server.stdout.readline()

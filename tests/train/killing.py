@@ -15,7 +15,14 @@ from samebits.train import checkpoint
 from samebits.train.events import NAME
 
 STEPS = 30
-SETTINGS = ("--set", f"training.max_steps={STEPS}", "--set", "training.checkpoint_every=3", "--set", "training.keep=3")
+SETTINGS = (
+    "--set",
+    f"training.max_steps={STEPS}",
+    "--set",
+    "training.save_steps=3",
+    "--set",
+    "training.save_total_limit=3",
+)
 
 
 def command(folder: Path, out: Path) -> list[str]:

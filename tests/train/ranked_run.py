@@ -14,29 +14,39 @@ from samebits.model import Model
 from samebits.parallel.grid import Grid
 from samebits.parallel.world import World
 from samebits.train import lanes
-from samebits.train.configuration import Configuration, read_text
+from samebits.train.configuration import TrainConfig, read_text
 from samebits.train.running import Summary, run
 from samebits.train.trainer import OURS, Parts
 
 # The preset itself; its words are bytes. Sixteen short sequences an update, two a lane; eight updates.
 PRESET = (
-    "model.overrides={vocabulary: 272}", "data={source: stdlib, length: 16, limit: 12}", "optimizer.warmup=1",
-    "optimizer.peak_rate=3e-3", "training.lanes=8", "training.max_steps=8", "training.checkpoint_every=4",
-    "monitoring.compare_every=1",
-)  # fmt: skip
+    "model.overrides={vocab_size: 272}",
+    "data={source: stdlib, max_length: 16, max_train_samples: 12}",
+    "optimizer.warmup_steps=1",
+    "optimizer.lr=3e-3",
+    "training.lanes=8",
+    "training.max_steps=8",
+    "training.save_steps=4",
+    "monitoring.compare_steps=1",
+)
 
-LONGER = ("training.max_steps=20", "training.checkpoint_every=5")
+LONGER = ("training.max_steps=20", "training.save_steps=5")
 
 
-def configuration(micro_batch: int, *settings: str) -> Configuration:
-    cut = (f"training.micro_batch={micro_batch}", f"training.accumulation={16 // micro_batch}")
+def configuration(micro_batch: int, *settings: str) -> TrainConfig:
+    cut = (f"training.micro_batch_size={micro_batch}", f"training.gradient_accumulation_steps={16 // micro_batch}")
     return read_text(TEXT, (*PRESET, *cut, *settings))
 
 
 def trained(
-    world: World, folder: str, tensor: int, micro_batch: int, settings: tuple[str, ...] = (), resume: bool = False,
+    world: World,
+    folder: str,
+    tensor: int,
+    micro_batch: int,
+    settings: tuple[str, ...] = (),
+    resume: bool = False,
     parts: Parts = OURS,
-) -> Summary:  # fmt: skip
+) -> Summary:
     config = configuration(micro_batch, *settings)
     return run(config, Path(folder), grid=Grid(world=world, tensor=tensor), resume=resume, parts=parts)
 

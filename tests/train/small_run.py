@@ -7,7 +7,7 @@ from typing import Any
 
 from samebits.model import Model
 from samebits.train import checkpoint, events
-from samebits.train.configuration import Configuration, read_text
+from samebits.train.configuration import TrainConfig, read_text
 from samebits.train.planning import data_of, model_of
 from samebits.train.trainer import Parts, Trainer
 
@@ -16,32 +16,38 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = """
 model:
   preset: tiny
-  overrides: {vocabulary: 272, hidden: 48, layers: 2, heads: 4, key_heads: 2, head_size: 16, intermediate: 80}
-data: {source: stdlib, length: 48, limit: 30, documents: apart}
+  overrides: {vocab_size: 272, hidden_size: 48, num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2,
+              head_dim: 16, intermediate_size: 80}
+data: {source: stdlib, max_length: 48, max_train_samples: 30, documents: apart}
 optimizer:
-  {peak_rate: 1e-2, warmup: 1, floor_ratio: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, max_norm: 1.0}
+  {lr: 1e-2, warmup_steps: 1, min_lr_ratio: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, max_grad_norm: 1.0}
 training:
-  {seed: 42, micro_batch: 2, accumulation: 4, epochs: 1, max_steps: 10, max_repeats: 1, checkpoint_every: 5,
-   waive: [CFG-OB7]}
+  {seed: 42, micro_batch_size: 2, gradient_accumulation_steps: 4, num_train_epochs: 1, max_steps: 10,
+   max_repeats: 1, save_steps: 5, waive: [CFG-OB7]}
 monitoring: {peak_flops: 1e12}
 """
 # The tiny preset itself, its words those of bytes.
 TINY = (
-    "model.overrides={vocabulary: 272}", "data={source: stdlib, length: 32, limit: 40}", "training.max_steps=100",
-    "training.micro_batch=4", "training.accumulation=1", "optimizer.peak_rate=3e-3", "optimizer.warmup=10",
-    "training.checkpoint_every=50",
-)  # fmt: skip
+    "model.overrides={vocab_size: 272}",
+    "data={source: stdlib, max_length: 32, max_train_samples: 40}",
+    "training.max_steps=100",
+    "training.micro_batch_size=4",
+    "training.gradient_accumulation_steps=1",
+    "optimizer.lr=3e-3",
+    "optimizer.warmup_steps=10",
+    "training.save_steps=50",
+)
 
 
-def small(*settings: str) -> Configuration:
+def small(*settings: str) -> TrainConfig:
     return read_text(TEXT, settings)
 
 
-def trainer_of(config: Configuration, parts: Parts | None = None, model: Model | None = None) -> Trainer:
+def trainer_of(config: TrainConfig, parts: Parts | None = None, model: Model | None = None) -> Trainer:
     return Trainer(config, model or model_of(config), data_of(config), parts or Parts())
 
 
-def digest_after(config: Configuration, steps: int, folder: Path, parts: Parts | None = None) -> str:
+def digest_after(config: TrainConfig, steps: int, folder: Path, parts: Parts | None = None) -> str:
     """The digest of the checkpoint after so many steps."""
     trainer = trainer_of(config, parts)
     for _ in range(steps):

@@ -15,12 +15,12 @@ from samebits.model.huggingface import save_folder
 from samebits.model.tokenizer import Tokenizer
 from samebits.train import plan as rules
 from samebits.train.advising import Change
-from samebits.train.configuration import Configuration, read_text
+from samebits.train.configuration import TrainConfig, read_text
 from samebits.train.plan import Refusal, longest_warmup
 from samebits.train.planning import Assessment, assess, shape_of
 
 
-def judged(config: Configuration) -> Assessment:
+def judged(config: TrainConfig) -> Assessment:
     return assess(config, shape_of(config), None)
 
 
@@ -29,14 +29,19 @@ def drawn(chance: random.Random) -> list[str]:
     micro, accumulation = chance.randint(1, 9), chance.choice([1, 2, 3, 8, 40])
     lanes = chance.choice([each for each in (1, 2, 4, 8) if micro * accumulation % each == 0])
     settings = {
-        "data.sequences": chance.choice([1, 5, 50, 600, 100_000]), "data.length": chance.choice([16, 48, 512]),
-        "training.micro_batch": micro, "training.accumulation": accumulation, "training.lanes": lanes,
-        "training.epochs": chance.choice([0, 1, 2, 30]), "training.max_repeats": chance.choice([0, 1, 4]),
-        "optimizer.warmup": chance.choice([-1, 0, 1, 2, 10, 5000]), "training.waive": "[]",
-        "optimizer.floor_ratio": chance.choice([0, 0.1, 1]),
+        "data.num_sequences": chance.choice([1, 5, 50, 600, 100_000]),
+        "data.max_length": chance.choice([16, 48, 512]),
+        "training.micro_batch_size": micro,
+        "training.gradient_accumulation_steps": accumulation,
+        "training.lanes": lanes,
+        "training.num_train_epochs": chance.choice([0, 1, 2, 30]),
+        "training.max_repeats": chance.choice([0, 1, 4]),
+        "optimizer.warmup_steps": chance.choice([-1, 0, 1, 2, 10, 5000]),
+        "training.waive": "[]",
+        "optimizer.min_lr_ratio": chance.choice([0, 0.1, 1]),
         "model": f"{{preset: {chance.choice(['tiny', '350m'])}}}",
-        "model.overrides.max_positions": chance.choice([8, 16, 4096]),
-    }  # fmt: skip
+        "model.overrides.max_position_embeddings": chance.choice([8, 16, 4096]),
+    }
     if chance.random() < 0.7:
         settings["training.max_steps"] = chance.choice([0, 1, 2, 9, 12, 5000])
     return [f"{key}={value}" for key, value in settings.items()]
@@ -70,11 +75,14 @@ def test_what_is_advised_is_allowed() -> None:
 
 def test_advice_that_its_rule_refuses_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the rule as it was, a tenth even of fewer than ten steps, where the advice is one."""
-    settings = ("training.max_steps=5", "optimizer.warmup=2", "data.sequences=400")
+    settings = ("training.max_steps=5", "optimizer.warmup_steps=2", "data.num_sequences=400")
     (change,) = [each for each in judged(small(*settings)).changes if "warmup" in str(each)]
-    assert change.settings == ({"optimizer.warmup": 1},) and judged(small(*settings, "optimizer.warmup=1")).allowed
+    assert (
+        change.settings == ({"optimizer.warmup_steps": 1},)
+        and judged(small(*settings, "optimizer.warmup_steps=1")).allowed
+    )
     monkeypatch.setattr(rules, "longest_warmup", lambda steps: steps // 10)
-    assert not judged(small(*settings, "optimizer.warmup=1")).allowed
+    assert not judged(small(*settings, "optimizer.warmup_steps=1")).allowed
 
 
 def test_the_longest_warm_up() -> None:
@@ -90,26 +98,31 @@ def test_trained_weights_need_no_more_tokens_than_their_task_has(tmp_path: Path)
     """CFG-OB6 and CFG-OB7 are about new weights; how often data is seen is about any."""
     shape = shape_of(small())
     save_folder(Model.new(shape, 0), tmp_path / "model", Tokenizer.of_bytes())
-    given = ("training.waive=[]", "data.sequences=80", "data.length=48")
+    given = ("training.waive=[]", "data.num_sequences=80", "data.max_length=48")
     assert "CFG-OB7" in [each.obligation for each in judged(small(*given)).refusals]
     folder = f"model={{folder: {tmp_path / 'model'}}}"
     assert judged(small(*given, folder)).allowed
-    seen = judged(small(*given, folder, "training.epochs=30", "training.max_steps=300"))
+    seen = judged(small(*given, folder, "training.num_train_epochs=30", "training.max_steps=300"))
     assert [each.obligation for each in seen.refusals] == ["CFG-OB7"] and "max_repeats" in seen.refusals[0].message
 
 
 def test_a_short_recipe_is_a_run() -> None:
     config = read_text("model: {preset: tiny}\ndata: {length: 32}\n")
     numbers = config.optimizer
-    assert (numbers.peak_rate, numbers.beta1, numbers.beta2, numbers.eps) == (5e-5, 0.9, 0.999, 1e-8)
-    assert (numbers.weight_decay, numbers.max_norm, numbers.warmup, config.training.seed) == (0.0, 1.0, 1, 42)
+    assert (numbers.lr, numbers.beta1, numbers.beta2, numbers.eps) == (5e-5, 0.9, 0.999, 1e-8)
+    assert (numbers.weight_decay, numbers.max_grad_norm, numbers.warmup_steps, config.training.seed) == (
+        0.0,
+        1.0,
+        1,
+        42,
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("training: {seed: 1}\n", "run.yaml:1: keys 'model', 'data' are missing"),
-        ("data: {source: stdlib}\n", "run.yaml:1: keys 'model', 'data.length' are missing"),
+        ("data: {source: stdlib}\n", "run.yaml:1: keys 'model', 'data.max_length' are missing"),
         ("model: {preset: tiny}\ndata: {source: stdlib}\n", "run.yaml:2: data: key 'length' is missing"),
     ],
 )

@@ -31,7 +31,7 @@ def lines(folder: Path, *settings: tuple[str, ...], resume: bool = False) -> lis
     return list(on_ranks(2, told, [str(folder / "run")] * 2, list(settings), resume))
 
 
-SHORT = ("training.max_steps=2", "optimizer.warmup=1", "training.checkpoint_every=1")
+SHORT = ("training.max_steps=2", "optimizer.warmup_steps=1", "training.save_steps=1")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ SHORT = ("training.max_steps=2", "optimizer.warmup=1", "training.checkpoint_ever
     [
         ("training.seed=43", "training.seed is 42 on rank 0 and 43 on rank 1"),
         ("optimizer.eps=1e-9", "optimizer.eps is 1e-08 on rank 0 and 1e-09 on rank 1"),
-        ("monitoring.compare_every=2", "monitoring.compare_every is 1 on rank 0 and 2 on rank 1"),
+        ("monitoring.compare_steps=2", "monitoring.compare_steps is 1 on rank 0 and 2 on rank 1"),
         ("training.waive=[CFG-OB6, CFG-OB7]", "training.waive is"),
     ],
 )

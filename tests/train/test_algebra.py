@@ -26,15 +26,32 @@ from samebits.train.algebra import (
 )
 from samebits.train.plan import check, check_counted, from_mapping
 
-MODEL = Architecture(vocabulary=32768, hidden=1024, layers=24, heads=16, key_heads=4, intermediate=4096)
+MODEL = Architecture(
+    vocab_size=32768,
+    hidden_size=1024,
+    num_hidden_layers=24,
+    num_attention_heads=16,
+    num_key_value_heads=4,
+    intermediate_size=4096,
+)
 V1 = Plan(
-    sequences=22_079, micro_batch=4, accumulation=128, ranks=1, length=1024, epochs=1, max_steps=5000, warmup=2000,
-    peak_rate=3e-4, floor_ratio=0.1, max_repeats=4, architecture=MODEL,
-)  # fmt: skip
-V1_LONG = replace(V1, epochs=117)
-V2 = replace(V1, sequences=67_976, accumulation=1, warmup=500)
-V1_ENOUGH = replace(V1, epochs=177, max_steps=7601, warmup=760)
-V28 = replace(V1, sequences=4 * 1_227_172, accumulation=32, max_steps=38_349, warmup=93)
+    num_sequences=22_079,
+    micro_batch_size=4,
+    gradient_accumulation_steps=128,
+    ranks=1,
+    max_length=1024,
+    num_train_epochs=1,
+    max_steps=5000,
+    warmup_steps=2000,
+    lr=3e-4,
+    min_lr_ratio=0.1,
+    max_repeats=4,
+    architecture=MODEL,
+)
+V1_LONG = replace(V1, num_train_epochs=117)
+V2 = replace(V1, num_sequences=67_976, gradient_accumulation_steps=1, warmup_steps=500)
+V1_ENOUGH = replace(V1, num_train_epochs=177, max_steps=7601, warmup_steps=760)
+V28 = replace(V1, num_sequences=4 * 1_227_172, gradient_accumulation_steps=32, max_steps=38_349, warmup_steps=93)
 
 
 def broken(plan: Plan) -> set[int]:
@@ -49,7 +66,7 @@ def test_the_algebra_is_proved() -> None:
 
 def test_parameters_are_computed() -> None:
     assert parameters(MODEL) == 33_554_432 + 24 * 15_206_400 + 1_024 == 398_509_056
-    assert parameters(replace(MODEL, tied=False)) == 398_509_056 + 33_554_432
+    assert parameters(replace(MODEL, tie_word_embeddings=False)) == 398_509_056 + 33_554_432
 
 
 @pytest.mark.parametrize(
@@ -58,14 +75,14 @@ def test_parameters_are_computed() -> None:
         (V1, 43, 63, 43, 43, 22_544_384, {1, 2, 3, 4, 7}),
         (V1_LONG, 43, 63, 5_031, 5_000, 2_621_440_000, {3, 7}),
         (V2, 16_994, 0, 16_994, 5_000, 20_480_000, {6, 7}),
-        (replace(V2, sequences=67_979), 16_994, 3, 16_994, 5_000, 20_480_000, {6, 7}),
+        (replace(V2, num_sequences=67_979), 16_994, 3, 16_994, 5_000, 20_480_000, {6, 7}),
         (V1_ENOUGH, 43, 63, 7_611, 7_601, 3_985_113_088, {7}),
         (replace(V1_ENOUGH, max_repeats=177), 43, 63, 7_611, 7_601, 3_985_113_088, set()),
         # 16 sequences are the 4 micro-batches that do not fill a step.
         (V28, 38_349, 16, 38_349, 38_349, 5_026_480_128, set()),
     ],
     ids=["v1", "v1 117 epochs", "v2", "v2 most", "v1 177 epochs", "v1 177 repeats", "v28"],
-)  # fmt: skip
+)
 def test_worked_numbers(
     plan: Plan, per_epoch: int, dropped: int, reach: int, steps: int, tokens: int, refused: set[int]
 ) -> None:
@@ -82,7 +99,7 @@ def test_worked_numbers_in_the_text() -> None:
     assert warmup_fraction(2000, 5000) == Fraction(2, 5)
     assert float(warmup_fraction(760, 7601)) == pytest.approx(0.09999, abs=5e-6)
     assert float(warmup_fraction(93, 38_349)) == pytest.approx(0.0024, abs=5e-5)
-    last = learning_rate(43, peak=3e-4, warmup=2000, steps=5000, floor_ratio=0.1)
+    last = learning_rate(43, lr=3e-4, warmup_steps=2000, steps=5000, min_lr_ratio=0.1)
     assert last == pytest.approx(6.45e-6, rel=1e-12)
     needed = 10 * parameters(MODEL)
     assert needed == 3_985_090_560
@@ -90,7 +107,7 @@ def test_worked_numbers_in_the_text() -> None:
     assert round(Run.of(V1_LONG).tokens / parameters(MODEL), 1) == 6.6
     assert round(Run.of(V28).tokens / parameters(MODEL), 1) == 12.6
     assert math.floor(repeats(5000, 43)) == 116
-    assert 3 not in broken(replace(V1_LONG, warmup=500))
+    assert 3 not in broken(replace(V1_LONG, warmup_steps=500))
     assert math.floor(100 * math.log(32768)) == 1039
 
 
@@ -101,19 +118,31 @@ GOOD = V28
     ("obligation", "plan", "words"),
     [
         (1, replace(GOOD, max_steps=38_350), "38,349 steps an epoch, 38,350 asked, 2 epochs needed"),
-        (2, replace(GOOD, warmup=38_349), "warmup is 38349, the run makes 38349 steps; allowed: less than its steps"),
-        (3, replace(GOOD, warmup=3_835), "warmup is 3835 of 38349 steps; allowed: at most a tenth, 3834"),
-        (4, replace(GOOD, warmup=38_349), "the rate ends at 0.0003 on its way up to 0.0003"),
-        (6, replace(GOOD, accumulation=1), "4096 tokens a step for 398509056 parameters; allowed: at least 65536"),
+        (
+            2,
+            replace(GOOD, warmup_steps=38_349),
+            "warmup is 38349, the run makes 38349 steps; allowed: less than its steps",
+        ),
+        (3, replace(GOOD, warmup_steps=3_835), "warmup is 3835 of 38349 steps; allowed: at most a tenth, 3834"),
+        (4, replace(GOOD, warmup_steps=38_349), "the rate ends at 0.0003 on its way up to 0.0003"),
+        (
+            6,
+            replace(GOOD, gradient_accumulation_steps=1),
+            "4096 tokens a step for 398509056 parameters; allowed: at least 65536",
+        ),
         (7, replace(GOOD, max_steps=30_000), "3932160000 tokens for 398509056 parameters; allowed: at least"),
-        (7, replace(GOOD, epochs=5, max_steps=None), "the data is seen 5.00 times, max_repeats is 4"),
-        (8, replace(GOOD, sequences=3, accumulation=1), "3 sequences make no step of 4; allowed: at least 4"),
+        (7, replace(GOOD, num_train_epochs=5, max_steps=None), "the data is seen 5.00 times, max_repeats is 4"),
+        (
+            8,
+            replace(GOOD, num_sequences=3, gradient_accumulation_steps=1),
+            "3 sequences make no step of 4; allowed: at least 4",
+        ),
         (8, replace(GOOD, ranks=0), "ranks is 0; allowed: at least 1"),
-        (11, replace(GOOD, architecture=replace(MODEL, heads=15)), "hidden is 1024, heads is 15"),
-        (11, replace(GOOD, architecture=replace(MODEL, key_heads=3)), "heads is 16, key_heads is 3"),
-        (11, replace(GOOD, architecture=replace(MODEL, hidden=16)), "head size is 1; allowed: an even number"),
+        (11, replace(GOOD, architecture=replace(MODEL, num_attention_heads=15)), "hidden is 1024, heads is 15"),
+        (11, replace(GOOD, architecture=replace(MODEL, num_key_value_heads=3)), "heads is 16, key_heads is 3"),
+        (11, replace(GOOD, architecture=replace(MODEL, hidden_size=16)), "head size is 1; allowed: an even number"),
     ],
-)  # fmt: skip
+)
 def test_what_breaks_an_obligation_is_named(obligation: int, plan: Plan, words: str) -> None:
     said = [str(refusal) for refusal in check(plan)]
     assert any(line.startswith(f"CFG-OB{obligation}: ") and words in line for line in said), said
@@ -143,7 +172,7 @@ def test_a_mapping_is_read_whole() -> None:
 
 
 def test_the_learning_rate() -> None:
-    rates = [learning_rate(t, peak=1.0, warmup=10, steps=100, floor_ratio=0.1) for t in range(1, 101)]
+    rates = [learning_rate(t, lr=1.0, warmup_steps=10, steps=100, min_lr_ratio=0.1) for t in range(1, 101)]
     assert rates[0] == 0.1 and rates[9] == 1.0 and rates[8] < 1.0
     assert all(later <= earlier for earlier, later in pairwise(rates[9:]))
     assert abs(rates[-1] - 0.1) <= 2 * math.ulp(0.1) and min(rates) > 0
@@ -158,18 +187,18 @@ def refuses(check_like: object, plan: Plan, obligation: int) -> bool:
     return any(refusal.obligation == f"CFG-OB{obligation}" for refusal in check_like(plan))  # type: ignore[operator]
 
 
-UNEVEN = replace(GOOD, architecture=replace(MODEL, heads=15))
+UNEVEN = replace(GOOD, architecture=replace(MODEL, num_attention_heads=15))
 
 
 @pytest.mark.parametrize(
     ("obligation", "plan", "fault"),
     [
         (1, V1, faults.reach_not_compared),
-        (2, replace(V1, warmup=500), faults.warmup_against_max_steps),
+        (2, replace(V1, warmup_steps=500), faults.warmup_against_max_steps),
         (11, UNEVEN, faults.divisibility_not_checked),
     ],
     ids=["M1", "M4", "M10"],
-)  # fmt: skip
+)
 def test_a_faulty_check_is_caught(obligation: int, plan: Plan, fault: object) -> None:
     """Planted faults: the plan that must be refused is not."""
     assert refuses(check, plan, obligation) and not refuses(fault, plan, obligation)
@@ -186,7 +215,7 @@ def test_faulty_steps_are_caught() -> None:
 def test_a_horizon_that_is_never_reached_is_caught() -> None:
     """M5: 155,000 steps asked for, 38,349 made. M6: no decay."""
     rate = faults.horizon_is_max_steps(155_000)
-    last = rate(38_349, peak=1.0, warmup=93, steps=38_349, floor_ratio=0.0)
+    last = rate(38_349, lr=1.0, warmup_steps=93, steps=38_349, min_lr_ratio=0.0)
     assert math.floor(1000 * last) == 856
     plan = replace(V28, max_steps=None)
     assert check(plan) == []

@@ -136,8 +136,12 @@ def test_leftovers_are_swept_and_foreign_files_are_not(tmp_path: Path) -> None:
     (tmp_path / "step-00000011" / "notes.txt").write_text("mine")
     (tmp_path / "notes.txt").write_text("mine")
     put(tmp_path, 2)
-    assert strays(tmp_path) == ["notes.txt", "step-00000011", "step-00000011/notes.txt",
-                                "step-00000011/weights.safetensors"]  # fmt: skip
+    assert strays(tmp_path) == [
+        "notes.txt",
+        "step-00000011",
+        "step-00000011/notes.txt",
+        "step-00000011/weights.safetensors",
+    ]
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
@@ -172,8 +176,12 @@ def test_without_blake3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert json.loads((here / MANIFEST).read_text())["hash"] == "blake2b"
     assert checkpoint.digest(here).startswith("blake2b:") and same(checkpoint.read(tmp_path / "blake2b"), SMALL)
     message = r"step-00000005: its hash is blake3, whose package is not here; needed: pip install blake3"
-    for call in (lambda: checkpoint.read(tmp_path / "blake3"), lambda: checkpoint.digest(there),
-                 lambda: checkpoint.committed(tmp_path / "blake3"), lambda: put(tmp_path / "blake3", 6)):  # fmt: skip
+    for call in (
+        lambda: checkpoint.read(tmp_path / "blake3"),
+        lambda: checkpoint.digest(there),
+        lambda: checkpoint.committed(tmp_path / "blake3"),
+        lambda: put(tmp_path / "blake3", 6),
+    ):
         with pytest.raises(CheckpointError, match=message) as caught:
             call()
         assert not isinstance(caught.value, DamagedError)

@@ -254,8 +254,13 @@ def test_a_forged_state(folder: Path, state: str) -> None:
     assert len(str(caught.value)) < 500
 
 
-HEADERS = [b'{"a":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4]}}', b'{"a":{"dtype":"F32"}}', b"{}{}",
-           b'{"a":{"dtype":"WHAT","shape":[1],"data_offsets":[0,4]}}', b"[" * 1_000]  # fmt: skip
+HEADERS = [
+    b'{"a":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4]}}',
+    b'{"a":{"dtype":"F32"}}',
+    b"{}{}",
+    b'{"a":{"dtype":"WHAT","shape":[1],"data_offsets":[0,4]}}',
+    b"[" * 1_000,
+]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from tests.train.small_run import ROOT, TEXT, small
 
 from samebits.contracts.strict_yaml import ContractError
-from samebits.train.configuration import FREE, Configuration, Overrides, deciding, read, read_text
+from samebits.train.configuration import EARLIER_NAMES, FREE, Overrides, TrainConfig, deciding, read, read_text
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
@@ -22,15 +22,17 @@ def test_recipes_are_read(recipe: Path) -> None:
 
 
 def test_settings_lie_on_top() -> None:
-    config = small("training.seed=7", "optimizer.eps=1e-6", "model.overrides.layers=3", "monitoring.every=2")
-    assert (config.training.seed, config.optimizer.eps, config.model.overrides.layers) == (7, 1e-6, 3)
-    assert config.monitoring.every == 2 and config.training.batch == 8
+    config = small(
+        "training.seed=7", "optimizer.eps=1e-6", "model.overrides.num_hidden_layers=3", "monitoring.logging_steps=2"
+    )
+    assert (config.training.seed, config.optimizer.eps, config.model.overrides.num_hidden_layers) == (7, 1e-6, 3)
+    assert config.monitoring.logging_steps == 2 and config.training.global_batch_size == 8
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["training.sed=1"], r"--set unknown key 'sed'; allowed: accumulation, .*"),
+        (["training.sed=1"], r"--set unknown key 'sed'; allowed: collation, .*"),
         (["training.seed=abc"], r"--set training.seed: must be a whole number, got 'abc'"),
         (["training.seed"], r"--set training.seed: cannot be read; allowed: key.path=value, like training.seed=1"),
         (["training.seed.deep=1"], r"--set training.seed.deep=1: seed is 42, which holds no keys"),
@@ -39,18 +41,21 @@ def test_settings_lie_on_top() -> None:
         (["training.lanes=3"], r"--set training.lanes: is 3; allowed: a power of two that divides the 8 sequences .*"),
         (["training.lanes=16"], r"--set training.lanes: is 16; allowed: .*"),
         (["training.waive=[CFG-OB1]"], r"--set training.waive: is 'CFG-OB1'; allowed: CFG-OB6, CFG-OB7"),
-        (["training.keep=1"], r"--set training.keep: is 1; allowed: at least 2"),
+        (["training.save_total_limit=1"], r"--set training.save_total_limit: is 1; allowed: at least 2"),
         (["training.device=tpu"], r"--set training.device: is 'tpu'; allowed: cpu, cuda, cuda:N"),
         (["training.dtype=float16"], r"--set training.dtype: is 'float16'; allowed: float32, bfloat16"),
-        (["data.length=40"], r"--set data.length: is 40; allowed: a multiple of 16, at which a sum can stop and go on"),
-        (["data.source=text"], r"configuration:5: data.paths: has 0 entries for source text; allowed: .*"),
+        (
+            ["data.max_length=40"],
+            r"--set data.max_length: is 40; allowed: a multiple of 16, at which a sum can stop and go on",
+        ),
+        (["data.source=text"], r"configuration:6: data.paths: has 0 entries for source text; allowed: .*"),
         (["model.preset=huge"], r"--set model.preset: is 'huge'; allowed: tiny, small, 50m, 135m, 350m"),
         (["model.folder=x"], r"configuration:2: model: holds both preset and folder or neither; allowed: one of them"),
-        (["optimizer.peak_rate=0"], r"--set optimizer.peak_rate: is 0.0; allowed: above 0, at most 1e\+06"),
-        (["optimizer.floor_ratio=2"], r"--set optimizer.floor_ratio: is 2.0; allowed: 0 to 1"),
+        (["optimizer.lr=0"], r"--set optimizer.lr: is 0.0; allowed: above 0, at most 1e\+06"),
+        (["optimizer.min_lr_ratio=2"], r"--set optimizer.min_lr_ratio: is 2.0; allowed: 0 to 1"),
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",
-)  # fmt: skip
+)
 def test_bad_settings_are_one_line(settings: list[str], said: str) -> None:
     with pytest.raises(ContractError, match=f"^{said}$"):
         small(*settings)
@@ -59,13 +64,13 @@ def test_bad_settings_are_one_line(settings: list[str], said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (TEXT + "logging: {every: 1}\n", r"run.yaml:12: unknown key 'logging'; allowed: data, model, .*"),
-        (TEXT.replace("warmup: 1", "warmup_steps: 1"), r"run.yaml:7: unknown key 'warmup_steps'; allowed: .*"),
-        (TEXT.replace("length: 48, ", ""), r"run.yaml:5: data: key 'length' is missing"),
-        (TEXT.replace("seed: 42", "seed: 4.5"), r"run.yaml:9: training.seed: must be a whole number, got 4.5"),
+        (TEXT + "logging: {every: 1}\n", r"run.yaml:13: unknown key 'logging'; allowed: data, model, .*"),
+        (TEXT.replace("warmup_steps: 1", "warmup: 1"), r"run.yaml:8: optimizer.warmup: is now optimizer.warmup_steps"),
+        (TEXT.replace("max_length: 48, ", ""), r"run.yaml:6: data: key 'max_length' is missing"),
+        (TEXT.replace("seed: 42", "seed: 4.5"), r"run.yaml:10: training.seed: must be a whole number, got 4.5"),
     ],
     ids=["section", "key", "missing", "type"],
-)  # fmt: skip
+)
 def test_files_are_refused_with_their_line(text: str, said: str) -> None:
     with pytest.raises(ContractError, match=f"^{said}$"):
         read_text(text, path=Path("run.yaml"))
@@ -89,14 +94,28 @@ def read_somewhere(names: list[str]) -> set[str]:
 def test_every_key_is_consumed() -> None:
     """The sizes of a model are taken as a whole; every other key is read by name. Planted: a key that nothing reads."""
     sizes = {each.name for each in fields(Overrides)}
-    keys = [name for name in leaves(Configuration) if name not in sizes]
+    keys = [name for name in leaves(TrainConfig) if name not in sizes]
     assert read_somewhere([*keys, "read_by_nobody"]) == set(keys)
 
 
 def test_what_decides_bits_is_all_but_the_free() -> None:
-    cut = small("training.micro_batch=8", "training.accumulation=1", "training.collation=padded", "monitoring.every=3",
-                "training.checkpoint_every=2", "training.keep=2")  # fmt: skip
+    cut = small(
+        "training.micro_batch_size=8",
+        "training.gradient_accumulation_steps=1",
+        "training.collation=padded",
+        "monitoring.logging_steps=3",
+        "training.save_steps=2",
+        "training.save_total_limit=2",
+    )
     assert deciding(cut) == deciding(small())
-    for setting in ("training.seed=1", "training.micro_batch=4", "optimizer.eps=1e-7", "data.limit=5"):
+    for setting in ("training.seed=1", "training.micro_batch_size=4", "optimizer.eps=1e-7", "data.max_train_samples=5"):
         assert deciding(small(setting)) != deciding(small())
     assert all(name.count(".") == 1 for name in FREE)
+
+
+@pytest.mark.parametrize(("earlier", "now"), EARLIER_NAMES.items())
+def test_an_earlier_name_is_refused_with_the_present_one(earlier: str, now: str) -> None:
+    section = earlier.rpartition(".")[0]
+    with pytest.raises(ContractError, match=rf"^--set {earlier}: is now {section}\.{now}$"):
+        small(f"{earlier}=1")
+    assert now in leaves(TrainConfig)

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_joined_documents_are_cut_into_equal_sequences(folder: Path) -> None:
-    data = load(DataSection(length=16, source="text", paths=[str(folder)]))
+    data = load(DataSection(max_length=16, source="text", paths=[str(folder)]))
     whole = b"".join(text.encode() for text in TEXTS)
     assert data.vocabulary == 257 and len(data) == (len(whole) + len(TEXTS) - 1) // 16
     assert (data.targets == 16).all() and list(data.tokens).count(BYTES) == len(TEXTS)
@@ -47,7 +47,7 @@ def test_joined_documents_are_cut_into_equal_sequences(folder: Path) -> None:
 
 
 def test_documents_apart_share_no_sequence(folder: Path) -> None:
-    data = load(DataSection(length=16, source="text", paths=[str(folder)], documents="apart"))
+    data = load(DataSection(max_length=16, source="text", paths=[str(folder)], documents="apart"))
     # The first token of a document is no target; its end is.
     assert data.targets.tolist() == [16, 7, 12, 16, 16, 8]
     assert b"".join(text_of(data, number) for number in range(len(data))) == b"".join(
@@ -60,12 +60,12 @@ def test_documents_apart_share_no_sequence(folder: Path) -> None:
 def test_json_lines_and_parquet_hold_the_same_documents(folder: Path) -> None:
     (folder / "all.jsonl").write_text("\n".join(json.dumps({"text": text, "other": 1}) for text in TEXTS) + "\n\n")
     pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2, 3, 4], "text": TEXTS}), folder / "all.parquet")
-    sections = [DataSection(length=16, source="text", paths=[str(folder / f"{n}.txt") for n in range(len(TEXTS))])]
+    sections = [DataSection(max_length=16, source="text", paths=[str(folder / f"{n}.txt") for n in range(len(TEXTS))])]
     sections += [
-        DataSection(length=16, source=kind, paths=[str(folder / f"all.{kind}")]) for kind in ("jsonl", "parquet")
+        DataSection(max_length=16, source=kind, paths=[str(folder / f"all.{kind}")]) for kind in ("jsonl", "parquet")
     ]
     assert len({load(section).digest() for section in sections}) == 1
-    assert load(replace(sections[1], limit=3)).digest() != load(sections[1]).digest()
+    assert load(replace(sections[1], max_train_samples=3)).digest() != load(sections[1]).digest()
 
 
 def test_a_tokenizer_makes_the_tokens(folder: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_tokenizer_makes_the_tokens(folder: Path) -> None:
     words.save(folder / "tokenizer.json")
     path = str(folder / "tokenizer.json")
     paths = [str(folder / f"{number}.txt") for number in range(len(TEXTS))]
-    data = load(DataSection(length=16, source="text", paths=paths, tokenizer=path))
+    data = load(DataSection(max_length=16, source="text", paths=paths, tokenizer=path))
     assert data.tokens.tolist() == [token for text in TEXTS for token in (*words.encode(text), words.eos[0])]
     assert data.vocabulary == words.vocabulary
 
@@ -91,21 +91,21 @@ def test_a_tokenizer_makes_the_tokens(folder: Path) -> None:
         ("bad.jsonl", b"", r"source jsonl holds no document; allowed: at least one"),
     ],
     ids=["utf-8", "json", "field", "surrogate", "deep", "parquet", "short", "empty"],
-)  # fmt: skip
+)
 def test_bad_files_are_one_line(name: str, content: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     kind = {".txt": "text"}.get(path.suffix, path.suffix[1:])
     with pytest.raises(ValueError, match=f"^data: (?:{tmp_path}/)?{said}$"):
-        load(DataSection(length=16, source=kind, paths=[str(path)]))
+        load(DataSection(max_length=16, source=kind, paths=[str(path)]))
 
 
 def test_paths_and_columns_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^data: .*gone is no file and no folder; allowed: paths that exist$"):
-        load(DataSection(length=16, source="text", paths=[str(tmp_path / "gone")]))
+        load(DataSection(max_length=16, source="text", paths=[str(tmp_path / "gone")]))
     pyarrow.parquet.write_table(pyarrow.table({"body": ["x"]}), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=r"has no column 'text'; allowed: body$"):
-        load(DataSection(length=16, source="parquet", paths=[str(tmp_path / "a.parquet")]))
+        load(DataSection(max_length=16, source="parquet", paths=[str(tmp_path / "a.parquet")]))
 
 
 def test_the_standard_library_without_its_tests() -> None:
@@ -115,10 +115,24 @@ def test_the_standard_library_without_its_tests() -> None:
 
 
 # What two machines with one version of Python have beside the same modules: generated, stripped, patched, installed.
-HERE = ("_sysconfigdata__linux_x86_64-linux-gnu.py", "config-3.11-x86_64-linux-gnu/python-config.py", "sysconfig.py",
-        "test/test_json.py", "site-packages/numpy/__init__.py", "sitecustomize.py", "json/tests/a.py")  # fmt: skip
-THERE = ("_sysconfigdata__linux_aarch64-linux-gnu.py", "dist-packages/six.py", "lib-dynload/readme.py", "idlelib/a.py",
-         "ensurepip/__init__.py", "json/__pycache__/decoder.py.py", "distutils/command/install.py")  # fmt: skip
+HERE = (
+    "_sysconfigdata__linux_x86_64-linux-gnu.py",
+    "config-3.11-x86_64-linux-gnu/python-config.py",
+    "sysconfig.py",
+    "test/test_json.py",
+    "site-packages/numpy/__init__.py",
+    "sitecustomize.py",
+    "json/tests/a.py",
+)
+THERE = (
+    "_sysconfigdata__linux_aarch64-linux-gnu.py",
+    "dist-packages/six.py",
+    "lib-dynload/readme.py",
+    "idlelib/a.py",
+    "ensurepip/__init__.py",
+    "json/__pycache__/decoder.py.py",
+    "distutils/command/install.py",
+)
 
 
 def library(root: Path, *names: str) -> str:
@@ -128,7 +142,7 @@ def library(root: Path, *names: str) -> str:
         (root / name).write_text(f"# {name} in {root if name in names else 'Python'}\n" * 9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("samebits.train.data.sysconfig.get_paths", lambda: {"stdlib": str(root)})
-        return load(DataSection(length=16)).digest()
+        return load(DataSection(max_length=16)).digest()
 
 
 def test_the_standard_library_is_the_same_on_every_platform(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.train.small_run import small
 from samebits.model import PRESETS, Model
 from samebits.model.huggingface import save_folder
 from samebits.model.tokenizer import Tokenizer
-from samebits.train.configuration import Configuration
+from samebits.train.configuration import TrainConfig
 from samebits.train.exporting import export
 from samebits.train.planning import data_of, words_of
 from samebits.train.running import run
@@ -33,9 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def tuned(folder: Path, text: Path, *settings: str) -> Configuration:
-    data = f"data={{source: text, paths: [{text}], length: 16}}"
-    few = ("training.max_steps=2", "training.checkpoint_every=2", "training.waive=[]", "training.max_repeats=4")
+def tuned(folder: Path, text: Path, *settings: str) -> TrainConfig:
+    data = f"data={{source: text, paths: [{text}], max_length: 16}}"
+    few = ("training.max_steps=2", "training.save_steps=2", "training.waive=[]", "training.max_repeats=4")
     return small(f"model={{folder: {folder}}}", data, *few, *settings)
 
 

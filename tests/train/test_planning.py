@@ -13,18 +13,18 @@ from samebits.model import PRESETS
 from samebits.model.weights import count
 from samebits.train import faults, planning
 from samebits.train.algebra import parameters
-from samebits.train.configuration import Configuration, read
+from samebits.train.configuration import TrainConfig, read
 from samebits.train.planning import architecture_of, assess, data_of, memory_of, shape_of
 
 EXAMPLE = ROOT / "recipes/worked_example.yaml"
 
 
-def judged(config: Configuration) -> planning.Assessment:
-    data = None if config.data.sequences is not None else data_of(config)
+def judged(config: TrainConfig) -> planning.Assessment:
+    data = None if config.data.num_sequences is not None else data_of(config)
     return assess(config, shape_of(config), data)
 
 
-def obligations(config: Configuration) -> list[str]:
+def obligations(config: TrainConfig) -> list[str]:
     return [refusal.obligation for refusal in judged(config).refusals]
 
 
@@ -41,16 +41,16 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         ("CFG-OB2", "warmup is 2000, the run makes 43 steps; allowed: less than its steps"),
     ],
     ids=["FALSIFY-CFG-001", "FALSIFY-CFG-002"],
-)  # fmt: skip
+)
 def test_the_worked_example(obligation: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """22,079 sequences, batch 4, accumulation 128, one epoch: 5,000 steps are out of reach, a warm-up of 2,000 never
     ends, and the rate never comes near its peak."""
     code, out = command(capsys, "plan", str(EXAMPLE))
-    assert code == 1 and f"refused {obligation}: {said}" in out and "change: training.epochs: 117" in out
+    assert code == 1 and f"refused {obligation}: {said}" in out and "change: training.num_train_epochs: 117" in out
     code, out = command(capsys, "plan", str(EXAMPLE), "--json")
     found = json.loads(out)
     assert code == 1 and {each["obligation"]: each["message"] for each in found["refusals"]}[obligation] == said
-    assert found["run"]["steps"] == 43 and found["highest_rate"] == 3e-4 * 43 / 2000
+    assert found["run"]["steps"] == 43 and found["highest_lr"] == 3e-4 * 43 / 2000
 
 
 def test_a_check_that_does_not_compare_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,12 +60,12 @@ def test_a_check_that_does_not_compare_is_noticed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(planning, "check", faults.reach_not_compared)
     assert "CFG-OB1" not in obligations(config)
     monkeypatch.setattr(planning, "check", faults.warmup_against_max_steps)
-    assert "CFG-OB2" not in obligations(read(EXAMPLE, ["optimizer.warmup=500"]))
+    assert "CFG-OB2" not in obligations(read(EXAMPLE, ["optimizer.warmup_steps=500"]))
 
 
 def test_the_changes_that_are_named_mend_it() -> None:
     """117 epochs reach the steps, a tenth is warm-up enough; tokens and repeats as the lines then say."""
-    config = read(EXAMPLE, ["training.epochs=117", "optimizer.warmup=500"])
+    config = read(EXAMPLE, ["training.num_train_epochs=117", "optimizer.warmup_steps=500"])
     found = judged(config)
     assert [each.obligation for each in found.refusals] == ["CFG-OB7", "CFG-OB7"]
     tokens, repeats = (change.settings[0] for change in found.changes)
@@ -73,13 +73,13 @@ def test_the_changes_that_are_named_mend_it() -> None:
         repeats == {"training.max_repeats": 117} and str(found.changes[1]) == "training.max_repeats: 117, or more data"
     )
     mended = [f"{key}={value}" for key, value in tokens.items()]
-    assert judged(read(EXAMPLE, ["optimizer.warmup=500", *mended])).allowed
+    assert judged(read(EXAMPLE, ["optimizer.warmup_steps=500", *mended])).allowed
 
 
-@pytest.mark.parametrize(("recipe", "allowed", "waived"), [
-    ("tiny", True, ["CFG-OB7"]), ("350m", True, []), ("350m_short", True, ["CFG-OB7"]),
-    ("worked_example", False, []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("recipe", "allowed", "waived"),
+    [("tiny", True, ["CFG-OB7"]), ("350m", True, []), ("350m_short", True, ["CFG-OB7"]), ("worked_example", False, [])],
+)
 def test_recipes(recipe: str, allowed: bool, waived: list[str]) -> None:
     found = judged(read(ROOT / f"recipes/{recipe}.yaml"))
     assert found.allowed is allowed and [each.obligation for each in found.waived] == waived
@@ -88,19 +88,28 @@ def test_recipes(recipe: str, allowed: bool, waived: list[str]) -> None:
 def test_a_waiver_hides_nothing_and_covers_nothing_else() -> None:
     assert [each.obligation for each in judged(small()).waived] == ["CFG-OB7"]
     assert obligations(small("training.waive=[]")) == ["CFG-OB7"]
-    assert obligations(small("optimizer.warmup=5")) == ["CFG-OB3"]
+    assert obligations(small("optimizer.warmup_steps=5")) == ["CFG-OB3"]
 
 
 @pytest.mark.parametrize(
     ("settings", "obligation"),
     [
-        (("model.overrides.vocabulary=200",), "VOCABULARY"), (("model.overrides.max_positions=32",), "POSITIONS"),
-        (("training.accumulation=400000",), "CFG-OB8"), (("training.epochs=0",), "CFG-OB1"),
-        (("optimizer.warmup=0",), "CFG-OB2"),
-        (("training.micro_batch=100000", "training.accumulation=1000", "model.overrides.layers=4000"), "MEMORY"),
+        (("model.overrides.vocab_size=200",), "VOCABULARY"),
+        (("model.overrides.max_position_embeddings=32",), "POSITIONS"),
+        (("training.gradient_accumulation_steps=400000",), "CFG-OB8"),
+        (("training.num_train_epochs=0",), "CFG-OB1"),
+        (("optimizer.warmup_steps=0",), "CFG-OB2"),
+        (
+            (
+                "training.micro_batch_size=100000",
+                "training.gradient_accumulation_steps=1000",
+                "model.overrides.num_hidden_layers=4000",
+            ),
+            "MEMORY",
+        ),
     ],
     ids=["words", "positions", "batch", "epochs", "warm-up", "memory"],
-)  # fmt: skip
+)
 def test_what_the_machine_or_the_data_cannot_carry_is_refused(settings: tuple[str, ...], obligation: str) -> None:
     found = judged(small(*settings))
     assert obligation in [each.obligation for each in found.refusals] and all(found.changes)
@@ -117,19 +126,21 @@ def test_memory_follows_the_sizes() -> None:
     assert (found.weights, found.moments) == (4 * weights, 8 * weights)
     lanes = memory_of(small("training.lanes=4"), shape)
     assert lanes.gradients == 3 * found.gradients
-    shared = memory_of(small("training.lanes=4", "training.micro_batch=8", "training.accumulation=1"), shape)
+    shared = memory_of(
+        small("training.lanes=4", "training.micro_batch_size=8", "training.gradient_accumulation_steps=1"), shape
+    )
     assert shared.gradients == 4 * found.gradients and shared.activations == 4 * lanes.activations
     half = memory_of(small("training.dtype=bfloat16"), shape)
     assert 2 * half.activations == found.activations and half.weights == 6 * weights
-    untied = memory_of(config, replace(shape, tied=False))
-    assert untied.gradients == 4 * count(replace(shape, tied=False))
+    untied = memory_of(config, replace(shape, tie_word_embeddings=False))
+    assert untied.gradients == 4 * count(replace(shape, tie_word_embeddings=False))
 
 
 def test_data_of_another_size_than_declared_is_refused() -> None:
     counted = len(data_of(small()))
-    assert len(data_of(small(f"data.sequences={counted}"))) == counted
-    with pytest.raises(ValueError, match=rf"^data: {counted} sequences, data.sequences is 5; they must agree$"):
-        data_of(small("data.sequences=5"))
+    assert len(data_of(small(f"data.num_sequences={counted}"))) == counted
+    with pytest.raises(ValueError, match=rf"^data: {counted} sequences, data.num_sequences is 5; they must agree$"):
+        data_of(small("data.num_sequences=5"))
 
 
 def test_the_350m_is_that_of_the_worked_numbers() -> None:

@@ -44,8 +44,11 @@ def test_the_cut_into_micro_batches_is_not_seen(tensor: int, micro_batch: int, t
     assert {summary.digest for summary in on_ranks(2, trained, str(tmp_path), tensor, micro_batch)} == {alone()}
 
 
-QWEN = ("model.overrides={vocabulary: 700, norms_of_heads: true, tied: false, intermediate: 200}",
-        "training.max_steps=10", "optimizer.warmup=1")  # fmt: skip
+QWEN = (
+    "model.overrides={vocab_size: 700, use_qk_norm: true, tie_word_embeddings: false, intermediate_size: 200}",
+    "training.max_steps=10",
+    "optimizer.warmup_steps=1",
+)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +87,14 @@ def test_killed_anywhere_and_resumed_on_another_grid(tmp_path: Path) -> None:
 
 def test_a_cut_wire_leaves_whole_checkpoints(tmp_path: Path) -> None:
     """Two ranks on two machines, so to speak, and the wire between them is cut in the middle of a run."""
-    settings = ("training.max_steps=30", "training.checkpoint_every=2")
+    settings = ("training.max_steps=30", "training.save_steps=2")
     recipe, folder = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(TEXT)
-    given = [word for setting in (*PRESET, "training.accumulation=8", *settings) for word in ("--set", setting)]
+    given = [
+        word
+        for setting in (*PRESET, "training.gradient_accumulation_steps=8", *settings)
+        for word in ("--set", setting)
+    ]
     command = [sys.executable, "-m", "samebits.cli", "train", str(recipe), "--out", str(folder), *given]
     with wired() as wire:
         sides = on_both_sides(wire, command, timeout=3)

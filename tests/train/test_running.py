@@ -68,11 +68,11 @@ def blank(step: int = 1, loss: float = 2.0) -> StepRecord:
 def test_a_refused_plan_costs_no_step(samebits: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     for name in ("plan", "train"):
         out = ["--out", str(tmp_path / "out")] if name == "train" else []
-        code, printed, _ = samebits(name, *out, "--set", "optimizer.warmup=9")
+        code, printed, _ = samebits(name, *out, "--set", "optimizer.warmup_steps=9")
         assert code == 1 and "refused CFG-OB3: warmup is 9 of 10 steps" in printed
     assert not (tmp_path / "out").exists()
     with pytest.raises(RefusedError, match="CFG-OB3"):
-        run(small("optimizer.warmup=9"), tmp_path / "out")
+        run(small("optimizer.warmup_steps=9"), tmp_path / "out")
 
 
 def test_a_folder_is_not_trained_into_twice(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_run_goes_on_with_another_cut_and_to_the_same_end(tmp_path: Path) -> N
     whole_run = run(small(), tmp_path / "whole")
     with pytest.raises(StopError):
         run(small(), tmp_path / "cut", parts=stopping(7))
-    config = small("training.micro_batch=8", "training.accumulation=1", "training.collation=padded")
+    config = small("training.micro_batch_size=8", "training.gradient_accumulation_steps=1", "training.collation=padded")
     resumed = run(config, tmp_path / "cut", resume=True)
     assert resumed.resumed_from == 5 and resumed.digest == whole_run.digest
     steps = [event["step"] for event in events.read(tmp_path / "cut") if event["event"] == "step"]
@@ -145,10 +145,10 @@ def test_what_was_forgotten_on_resuming_would_show(tmp_path: Path) -> None:
     [
         ("optimizer.beta2=0.99", r"optimizer.beta2 was 0.95 and is now 0.99; allowed: as it was, or --allow-changes"),
         ("training.max_steps=20", r"training.max_steps was 10 and is now 20; .*"),
-        ("data.limit=5", r"data.digest was '[0-9a-f]{64}' and is now '[0-9a-f]{64}'; .*"),
-        ("training.accumulation=2", r"position.sequence was .*"),
+        ("data.max_train_samples=5", r"data.digest was '[0-9a-f]{64}' and is now '[0-9a-f]{64}'; .*"),
+        ("training.gradient_accumulation_steps=2", r"position.sequence was .*"),
     ],
-)  # fmt: skip
+)
 def test_a_changed_configuration_is_refused(setting: str, said: str, tmp_path: Path) -> None:
     first = run(small(), tmp_path)
     with pytest.raises(ValueError, match=f"^resume: {said}"):
@@ -190,7 +190,7 @@ def test_the_model_goes_on_from_where_it_was_exported(
     code, _, _ = samebits("train", "--out", str(tmp_path / "out"), "--export", str(path))
     kept, loaded = checkpoint.read(tmp_path / "out").weights, load(str(path))
     assert code == 0 and all(same_bits(kept[name], each) for name, each in loaded.model.weights.items())
-    assert loaded.tokenizer.encode("é") == [*"é".encode()] and loaded.model.config.eos == (256,)
+    assert loaded.tokenizer.encode("é") == [*"é".encode()] and loaded.model.config.eos_token_id == (256,)
     text = TEXT.replace("preset: tiny", f"folder: {path}").replace(TEXT.splitlines()[3], "")
     first, fresh = (trainer_of(config).step() for config in (read_text(text), small()))
     assert first.loss < 0.8 * fresh.loss
@@ -199,7 +199,11 @@ def test_the_model_goes_on_from_where_it_was_exported(
 
 
 def test_wrong_usage_is_exit_2(samebits: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    for words in (["--set", "training.sed=1"], ["--allow-changes", "data.limit"], ["--set", "data.length=9"]):
+    for words in (
+        ["--set", "training.sed=1"],
+        ["--allow-changes", "data.max_train_samples"],
+        ["--set", "data.max_length=9"],
+    ):
         code, _, err = samebits("train", "--out", str(tmp_path / "out"), *words)
         assert code == 2 and err.startswith("samebits: ") and err.count("\n") == 1
 

@@ -22,8 +22,12 @@ CUTS = [(1, "packed"), (2, "packed"), (4, "packed"), (8, "packed"), (1, "padded"
 
 
 def cut(micro_batch: int, collation: str, *more: str) -> tuple[str, ...]:
-    return (f"training.micro_batch={micro_batch}", f"training.accumulation={8 // micro_batch}",
-            f"training.collation={collation}", *more)  # fmt: skip
+    return (
+        f"training.micro_batch_size={micro_batch}",
+        f"training.gradient_accumulation_steps={8 // micro_batch}",
+        f"training.collation={collation}",
+        *more,
+    )
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4])
@@ -72,8 +76,10 @@ def after_a_step(micro_batch: int, parts: Parts) -> tuple[dict[str, torch.Tensor
 
 def test_stock_accumulation_depends_on_the_cut() -> None:
     """Negative control: the same loop, but autograd adds gradients that were rounded apart."""
-    ours, stock = ([after_a_step(m, Parts(backward=each) if each else Parts()) for m in (1, 8)]
-                   for each in (None, autograd_backward))  # fmt: skip
+    ours, stock = (
+        [after_a_step(m, Parts(backward=each) if each else Parts()) for m in (1, 8)]
+        for each in (None, autograd_backward)
+    )
     assert all(same_bits(ours[0][0][name], ours[1][0][name]) for name in ours[0][0])
     assert any(not same_bits(stock[0][0][name], stock[1][0][name]) for name in stock[0][0])
     # They differ in how gradients are added, not in what they are gradients of: the forward pass is one.
@@ -98,7 +104,7 @@ def test_lanes_fold_by_the_tree_of_the_schedules(lanes: int) -> None:
 
 def test_one_update_is_adamw_with_the_numbers_of_the_configuration() -> None:
     """What the optimizer did, against `adamw_` with every number said here."""
-    config = small("optimizer.max_norm=1000.0")
+    config = small("optimizer.max_grad_norm=1000.0")
     trainer = trainer_of(config)
     before = {name: each.clone() for name, each in trainer.weights.items()}
     seen = {}

@@ -111,7 +111,12 @@ def test_a_loss_that_is_no_number_cannot_be_hidden() -> None:
 
 
 def deep(*more: str) -> tuple[str, ...]:
-    return ("model.overrides.layers=24", "training.accumulation=1", "optimizer.max_norm=0.01", *more)
+    return (
+        "model.overrides.num_hidden_layers=24",
+        "training.gradient_accumulation_steps=1",
+        "optimizer.max_grad_norm=0.01",
+        *more,
+    )
 
 
 def embedding_is_clipped(folder: Path, tmp_path: Path) -> None:
@@ -154,12 +159,16 @@ def not_at_all(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
     [
         (embedding_left_out, watch.EMBEDDING_GRADIENT, deep()),
         (not_at_all, watch.EMBEDDING_GRADIENT, deep()),
-        (by_fourth_power, watch.STABLE, ("optimizer.max_norm=1.0",)),
-        (one_by_one, watch.STABLE, ("optimizer.max_norm=0.01",)),
+        (by_fourth_power, watch.STABLE, ("optimizer.max_grad_norm=1.0",)),
+        (one_by_one, watch.STABLE, ("optimizer.max_grad_norm=0.01",)),
     ],
-    ids=["FALSIFY-EMBEDGRAD-001 left out", "FALSIFY-EMBEDGRAD-001 off", "FALSIFY-ALBOR-002 fourth power",
-         "FALSIFY-ALBOR-002 one by one"],
-)  # fmt: skip
+    ids=[
+        "FALSIFY-EMBEDGRAD-001 left out",
+        "FALSIFY-EMBEDGRAD-001 off",
+        "FALSIFY-ALBOR-002 fourth power",
+        "FALSIFY-ALBOR-002 one by one",
+    ],
+)
 def test_faulty_clipping_stops_the_run(clip: Any, contract: str, settings: tuple[str, ...]) -> None:
     """Planted: weights only (ALB-044), norm to the fourth power (ALB-124), each tensor by itself."""
     assert breach_of(Parts(clip=clip), *settings).contract == contract
@@ -167,7 +176,7 @@ def test_faulty_clipping_stops_the_run(clip: Any, contract: str, settings: tuple
 
 def numbers_arrive(folder: Path, tmp_path: Path) -> None:
     """Beta2 0.95 and decay 0.1 reach the optimizer, not the defaults 0.999 and 0.01."""
-    trainer = trainer_of(small("optimizer.norm_decay=0.02", "optimizer.eps=1e-7"))
+    trainer = trainer_of(small("optimizer.norm_weight_decay=0.02", "optimizer.eps=1e-7"))
     matrices, norms = trainer.optimizer.param_groups
     assert matrices["betas"] == norms["betas"] == (0.9, 0.95) and matrices["eps"] == 1e-7
     assert (matrices["weight_decay"], norms["weight_decay"]) == (0.1, 0.02)
@@ -179,7 +188,7 @@ def numbers_arrive(folder: Path, tmp_path: Path) -> None:
 def by_default(weights: dict[str, Tensor], section: OptimizerSection) -> AdamW:
     """Planted (ALB-044): the constructor's own numbers."""
     groups = made(weights, section).param_groups
-    return AdamW([{"params": group["params"]} for group in groups], lr=section.peak_rate)
+    return AdamW([{"params": group["params"]} for group in groups], lr=section.lr)
 
 
 def without_eps(weights: dict[str, Tensor], section: OptimizerSection) -> AdamW:
@@ -187,8 +196,11 @@ def without_eps(weights: dict[str, Tensor], section: OptimizerSection) -> AdamW:
     return made(weights, replace(section, eps=1e-8))
 
 
-@pytest.mark.parametrize(("fault", "name"), [(by_default, "betas"), (without_eps, "eps")],
-                         ids=["FALSIFY-HYPERPARAMS-001 defaults", "FALSIFY-HYPERPARAMS-001 key ignored"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [(by_default, "betas"), (without_eps, "eps")],
+    ids=["FALSIFY-HYPERPARAMS-001 defaults", "FALSIFY-HYPERPARAMS-001 key ignored"],
+)
 def test_a_number_that_does_not_arrive_stops_the_run(fault: Any, name: str) -> None:
     stopped = breach_of(Parts(optimizer=fault), "optimizer.eps=1e-6")
     assert (stopped.contract, stopped.step) == (watch.HYPERPARAMETERS, 0) and name in str(stopped)
@@ -213,10 +225,13 @@ def moments_begin_at_zero(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [lambda weight: torch.empty(weight.shape), lambda weight: torch.full(weight.shape, 1e-30),
-     lambda weight: -torch.zeros(weight.shape)],
+    [
+        lambda weight: torch.empty(weight.shape),
+        lambda weight: torch.full(weight.shape, 1e-30),
+        lambda weight: -torch.zeros(weight.shape),
+    ],
     ids=["FALSIFY-GPUINIT-001 empty", "FALSIFY-GPUINIT-001 small", "FALSIFY-GPUINIT-001 minus zero"],
-)  # fmt: skip
+)
 def test_moments_that_are_not_zero_stop_the_run(fault: Any) -> None:
     """Planted (ALB-059): memory as it was found, which the tests fill with NaN."""
     stopped = breach_of(Parts(moment=fault))
@@ -225,7 +240,7 @@ def test_moments_that_are_not_zero_stop_the_run(fault: Any) -> None:
 
 def gradients_reach_every_weight(folder: Path, tmp_path: Path) -> None:
     """A gradient reaches all 110 tensors of 12 layers, and all of tiny at each step."""
-    trainer = trainer_of(small("model.overrides.layers=12"))
+    trainer = trainer_of(small("model.overrides.num_hidden_layers=12"))
     assert len(trainer.weights) == 110 and trainer.step().without_gradient == 0
     assert {event["without_gradient"] for event in steps_of(folder)} == {0}
 
@@ -233,7 +248,7 @@ def gradients_reach_every_weight(folder: Path, tmp_path: Path) -> None:
 def test_a_weight_without_gradient_stops_the_run() -> None:
     """Planted (ALB-038): one matrix whose product does not know the way back to it."""
     model = model_of(small())
-    products, seen = 7 * model.config.layers, [0]
+    products, seen = 7 * model.config.num_hidden_layers, [0]
 
     def detached(x: Tensor, weight: Tensor, sums: Sums) -> Tensor:
         seen[0] += 1
@@ -254,7 +269,7 @@ def loss_falls(folder: Path, tmp_path: Path) -> None:
 
 def test_a_rate_too_high_is_seen_in_the_loss() -> None:
     """A rate a hundred times too high, said in the configuration as a mistake would be."""
-    trainer = trainer_of(small("optimizer.peak_rate=1.0", "optimizer.max_norm=100.0", "training.max_steps=60"))
+    trainer = trainer_of(small("optimizer.lr=1.0", "optimizer.max_grad_norm=100.0", "training.max_steps=60"))
     losses = [trainer.step().loss for _ in range(60)]
     assert rises(losses)
 
@@ -264,16 +279,18 @@ def norms_are_bounded(folder: Path, tmp_path: Path) -> None:
     steps, config = steps_of(folder), small(*TINY)
     error = watch.norm_error(tuple(each.shape) for each in trainer_of(config).weights.values())
     assert error < 1e-4
-    assert all(0 < event["norm_after"] <= config.optimizer.max_norm * (1 + error) for event in steps)
-    assert any(event["norm"] > config.optimizer.max_norm for event in steps)
+    assert all(0 < event["norm_after"] <= config.optimizer.max_grad_norm * (1 + error) for event in steps)
+    assert any(event["norm"] > config.optimizer.max_grad_norm for event in steps)
 
 
 def checkpoints_repeat(folder: Path, tmp_path: Path) -> None:
     """Seed 42 twice, the second time cut otherwise: equal hashes of every checkpoint and equal
     losses at every step; another seed, other ones."""
-    run(small(*TINY, "training.micro_batch=1", "training.accumulation=4"), tmp_path / "again")
-    digests = [{step: checkpoint.read(each, step).digest for step in checkpoint.committed(each)}
-               for each in (folder, tmp_path / "again")]  # fmt: skip
+    run(small(*TINY, "training.micro_batch_size=1", "training.gradient_accumulation_steps=4"), tmp_path / "again")
+    digests = [
+        {step: checkpoint.read(each, step).digest for step in checkpoint.committed(each)}
+        for each in (folder, tmp_path / "again")
+    ]
     assert digests[0] == digests[1] and set(digests[0]) == {50, 100}
     assert [event["loss"] for event in steps_of(folder)] == [event["loss"] for event in steps_of(tmp_path / "again")]
     other: StepRecord = trainer_of(small(*TINY, "training.seed=43")).step()

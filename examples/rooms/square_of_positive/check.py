@@ -38,7 +38,12 @@ def _launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
 
 DOORS = {
     "square_of_positive": Door(
-        name="square_of_positive", row_arguments=("x",), shared_arguments=(), shape_axes="MH",
-        make=_make, exact=_exact, launches=_launches,
-    ),
-}  # fmt: skip
+        name="square_of_positive",
+        row_arguments=("x",),
+        shared_arguments=(),
+        shape_axes="MH",
+        make=_make,
+        exact=_exact,
+        launches=_launches,
+    )
+}

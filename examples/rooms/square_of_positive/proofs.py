@@ -37,5 +37,12 @@ def every_number() -> Proof:
     tried, witness = _first_difference(square_of_positive)
     _, refuted = _first_difference(of_the_magnitude)
     expected = (2**16 - 2 * 2**7) + (2**16 - 2 * 2**10)
-    return Proof(kind="enumeration", bound="all 65,280 finite bfloat16 and 63,488 finite float16 numbers", cases=tried,
-                 expected=expected, planted=1, caught=int(bool(refuted)), witness=witness)  # fmt: skip
+    return Proof(
+        kind="enumeration",
+        bound="all 65,280 finite bfloat16 and 63,488 finite float16 numbers",
+        cases=tried,
+        expected=expected,
+        planted=1,
+        caught=int(bool(refuted)),
+        witness=witness,
+    )

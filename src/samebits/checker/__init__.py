@@ -42,28 +42,56 @@ from samebits.records.report import Report, UnjudgedError
 __all__ = ["OPERATORS", "Plan", "Selection", "check", "execute", "has_rows", "plan", "reveal"]
 
 
-def check(target: str | Room | Contract | Callable[..., Any], like: str | None = None, *,
-          promises: Sequence[str] | None = None, backend: str | None = None, formats: Sequence[str] | None = None,
-          shape: Sequence[int] | None = None, recipe: str | None = None, seed: int | None = None,
-          seconds: float | None = None, case: str | None = None, order: str | None = None,
-          home: Home = OPERATORS) -> Report:  # fmt: skip
+def check(
+    target: str | Room | Contract | Callable[..., Any],
+    like: str | None = None,
+    *,
+    promises: Sequence[str] | None = None,
+    backend: str | None = None,
+    formats: Sequence[str] | None = None,
+    shape: Sequence[int] | None = None,
+    recipe: str | None = None,
+    seed: int | None = None,
+    seconds: float | None = None,
+    case: str | None = None,
+    order: str | None = None,
+    home: Home = OPERATORS,
+) -> Report:
     """Judges one of our operators (by name), or any function: itself, its import path, or ./file.py:fn.
 
     Without `promises` all that can be asked; without `backend` every backend of an operator, and the CPU for a
     function. `like` names the operator that a function computes, where its name or its signature does not tell.
     `formats`, `shape`, `recipe` and `seed` narrow the inputs. A function is searched for a difference for `seconds`
     (30); `case` is one line that an earlier report printed; `order` is an order that the function declares."""
-    selection = Selection(shape=tuple(shape) if shape else None, recipe=recipe,
-                          formats=tuple(formats) if formats else None, seed=seed)  # fmt: skip
-    work = plan(target, like, promises=promises, backend=backend, selection=selection, seconds=seconds, case=case,
-                order=order, home=home)  # fmt: skip
+    selection = Selection(
+        shape=tuple(shape) if shape else None, recipe=recipe, formats=tuple(formats) if formats else None, seed=seed
+    )
+    work = plan(
+        target,
+        like,
+        promises=promises,
+        backend=backend,
+        selection=selection,
+        seconds=seconds,
+        case=case,
+        order=order,
+        home=home,
+    )
     return execute(work, home=home)
 
 
-def plan(target: str | Room | Contract | Callable[..., Any], like: str | None = None, *,
-         promises: Sequence[str] | None = None, backend: str | None = None, selection: Selection | None = None,
-         seconds: float | None = None, case: str | None = None, order: str | None = None,
-         home: Home = OPERATORS) -> Plan:  # fmt: skip
+def plan(
+    target: str | Room | Contract | Callable[..., Any],
+    like: str | None = None,
+    *,
+    promises: Sequence[str] | None = None,
+    backend: str | None = None,
+    selection: Selection | None = None,
+    seconds: float | None = None,
+    case: str | None = None,
+    order: str | None = None,
+    home: Home = OPERATORS,
+) -> Plan:
     """What `check` would do. A function is not imported for it."""
     room = find_room(target, home)
     if room is not None:
@@ -75,8 +103,17 @@ def plan(target: str | Room | Contract | Callable[..., Any], like: str | None = 
         return plan_room(room, promises=promises, backend=backend, like=like, selection=selection)
     assert isinstance(target, str) or callable(target)
     origin = origin_of_text(target) if isinstance(target, str) else origin_of(target)
-    return plan_function(origin, home, like=like, promises=promises, backend=backend, selection=selection,
-                         seconds=seconds, case=case, order=order)  # fmt: skip
+    return plan_function(
+        origin,
+        home,
+        like=like,
+        promises=promises,
+        backend=backend,
+        selection=selection,
+        seconds=seconds,
+        case=case,
+        order=order,
+    )
 
 
 def find_room(target: object, home: Home = OPERATORS) -> Room | None:
@@ -101,8 +138,16 @@ def _unknown(name: str, known: dict[str, Room]) -> Room:
     raise ValueError(f"no room is called {name!r}; {nearest(name, list(known))}; a function is named like mypkg.mod:fn")
 
 
-def reveal(function: str | Callable[..., Any], n: int, rows: Sequence[int] = (1,), like: str | None = None, *,
-           format: str = "float32", backend: str = "cpu", home: Home = OPERATORS) -> dict[int, Revelation]:  # fmt: skip
+def reveal(
+    function: str | Callable[..., Any],
+    n: int,
+    rows: Sequence[int] = (1,),
+    like: str | None = None,
+    *,
+    format: str = "float32",
+    backend: str = "cpu",
+    home: Home = OPERATORS,
+) -> dict[int, Revelation]:
     """The order in which a function adds `n` terms, for each number of rows in a batch (its first row is asked).
 
     A function without `like` and without a door's name is taken as a plain sum: a tensor of n values to one number."""
@@ -116,8 +161,10 @@ def reveal(function: str | Callable[..., Any], n: int, rows: Sequence[int] = (1,
     try:
         if not has_rows(function, like, home):
             if tuple(rows) != (1,):
-                raise ValueError(f"{own or function!r} is no door's name, so it has no rows; say which it is like: "
-                                 f"{', '.join(all_doors(home))}")  # fmt: skip
+                raise ValueError(
+                    f"{own or function!r} is no door's name, so it has no rows; say which it is like: "
+                    f"{', '.join(all_doors(home))}"
+                )
             return {1: reveal_sum(function, n, format, DEVICES[backend])}
         door, _ = find_door(like or own, home)
         called = positional(function)
@@ -128,8 +175,9 @@ def reveal(function: str | Callable[..., Any], n: int, rows: Sequence[int] = (1,
         raise ValueError(f"{own or function!r}: {reason}") from reason
 
 
-def _revealed_function(target: str | Callable[..., Any], like: str | None,
-                       home: Home) -> tuple[Callable[..., Any], str | None]:  # fmt: skip
+def _revealed_function(
+    target: str | Callable[..., Any], like: str | None, home: Home
+) -> tuple[Callable[..., Any], str | None]:
     """A room's name stands for its first subject whose sum can be seen."""
     if not isinstance(target, str):
         return target, like

@@ -45,18 +45,20 @@ def stand_in() -> None:
     """A driver that knows its target and nothing else."""
     triton.runtime.driver.set_active(
         SimpleNamespace(
-            get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0,
+            get_current_target=lambda: GPUTarget("cuda", 90, 32),
+            get_current_device=lambda: 0,
             get_current_stream=lambda _: 0,
         )
-    )  # fmt: skip
+    )
 
 
 def open_classes(kernel: Any) -> list[str]:
     """Arguments whose value or alignment would choose another artifact, so that a batch could."""
     return [
-        each.name for each in kernel.params
+        each.name
+        for each in kernel.params
         if not (each.is_constexpr or each.do_not_specialize or each.do_not_specialize_on_alignment)
-    ]  # fmt: skip
+    ]
 
 
 def collect(found: Found) -> None:
@@ -84,8 +86,21 @@ def collect(found: Found) -> None:
 
 def variant(options: dict[str, Any], dtypes: str) -> str:
     """What of a launch names another function: dtypes and the constants that are no launch numbers."""
-    asked = ("LOGARITHM", "BY_TANH", "INTERLEAVED", "OPPOSITE", "SCALED", "DIVERGENCE", "ENTROPY", "CAUSAL", "WINDOWED",
-             "SOFTCAP", "RESUMED", "EXACT", "RESUME")  # fmt: skip
+    asked = (
+        "LOGARITHM",
+        "BY_TANH",
+        "INTERLEAVED",
+        "OPPOSITE",
+        "SCALED",
+        "DIVERGENCE",
+        "ENTROPY",
+        "CAUSAL",
+        "WINDOWED",
+        "SOFTCAP",
+        "RESUMED",
+        "EXACT",
+        "RESUME",
+    )
     return " ".join([dtypes, *(f"{name}={options[name]}" for name in asked if name in options)])
 
 

@@ -62,9 +62,13 @@ def compiled(room: str) -> dict[str, dict[str, Essence]]:
     """Kernel and dtypes to specialisation to essence, from a process of its own."""
     require_triton()
     finished = subprocess.run(
-        [sys.executable, "-m", "samebits.checker.artifact_process", room], text=True, capture_output=True, check=False,
-        timeout=TIMEOUT_SECONDS, env=child_environment(),
-    )  # fmt: skip
+        [sys.executable, "-m", "samebits.checker.artifact_process", room],
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+        env=child_environment(),
+    )
     if finished.returncode != 0:
         last = (finished.stderr.strip().splitlines() or ["without a message"])[-1]
         raise RuntimeError(f"artifacts of {room}: compiling failed: {last}")
@@ -93,9 +97,15 @@ def artifact_proof(room: str) -> Proof:
     count = sum(map(len, found.values()))
     planted = twins(found)
     return Proof(
-        kind="artifact", bound=f"{count} artifacts of {len(found)} kernels and dtypes, sm_90, triton 3.6", cases=count,
-        expected=count, planted=len(planted), caught=sum(planted), witness=witness, digest=digest,
-    )  # fmt: skip
+        kind="artifact",
+        bound=f"{count} artifacts of {len(found)} kernels and dtypes, sm_90, triton 3.6",
+        cases=count,
+        expected=count,
+        planted=len(planted),
+        caught=sum(planted),
+        witness=witness,
+        digest=digest,
+    )
 
 
 def twins(found: Mapping[str, Mapping[str, Essence]]) -> list[bool]:
@@ -103,9 +113,12 @@ def twins(found: Mapping[str, Mapping[str, Essence]]) -> list[bool]:
     kernel, group = next(iter(found.items()))
     name, honest = next(iter(group.items()))
     changes: list[dict[str, Any]] = [
-        {"atomics": ("red.global.add.f32",)}, {"approximations": ("rcp.approx.f32",)}, {"fusion": True},
-        {"reductions": ("arith.addf 4x256xf32 axis 1 #blocked",)}, {"arithmetic": (*honest.arithmetic, "mad.f32")},
-    ]  # fmt: skip
+        {"atomics": ("red.global.add.f32",)},
+        {"approximations": ("rcp.approx.f32",)},
+        {"fusion": True},
+        {"reductions": ("arith.addf 4x256xf32 axis 1 #blocked",)},
+        {"arithmetic": (*honest.arithmetic, "mad.f32")},
+    ]
     fields = {field: getattr(honest, field) for field in Essence.__slots__}
     return [
         bool(list(refusals(kernel.split()[0], {name: honest, "twin": Essence(**{**fields, **change})})))

@@ -42,13 +42,18 @@ def _drawn(axes: Sizes, recipes: tuple[str, ...], formats: tuple[str, ...], call
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
-        max_examples=MOST_STRUCTURES, database=None, deadline=None, phases=[hypothesis.Phase.generate],
+        max_examples=MOST_STRUCTURES,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck),
-    )  # fmt: skip
+    )
     @hypothesis.given(
-        strategies.tuples(*map(strategies.sampled_from, axes)), strategies.sampled_from(recipes),
-        strategies.sampled_from(formats), strategies.integers(0, SEEDS - 1),
-    )  # fmt: skip
+        strategies.tuples(*map(strategies.sampled_from, axes)),
+        strategies.sampled_from(recipes),
+        strategies.sampled_from(formats),
+        strategies.integers(0, SEEDS - 1),
+    )
     def draw(shape: tuple[int, ...], recipe: str, format: str, number: int) -> None:
         if len(cases) >= calls:
             raise _EnoughError

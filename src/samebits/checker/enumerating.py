@@ -38,11 +38,15 @@ def enumerate_set(room: str, finite: FiniteSet, obligations: Sequence[str], part
     some = "" if parts is None else f", parts {chosen.start} to {chosen.stop - 1} of {finite.parts}"
     decided = f"{finite.words}{some}: {cases} {' '.join(obligations)}"
     return Proof(
-        kind="enumeration", bound=f"{finite.words}{some}", cases=cases,
+        kind="enumeration",
+        bound=f"{finite.words}{some}",
+        cases=cases,
         expected=finite.members if parts is None else sum(finite.rows(number) for number in chosen),
-        planted=len(asked), caught=sum(twins), witness=witness,
+        planted=len(asked),
+        caught=sum(twins),
+        witness=witness,
         digest=hashlib.sha256(decided.encode()).hexdigest(),
-    )  # fmt: skip
+    )
 
 
 def _twin(whole: _Enumeration, judgement: Judgement) -> bool:
@@ -71,8 +75,9 @@ class _Enumeration:
             cases += _rows(judgements[0].setting, arguments)
         return cases, ""
 
-    def _part(self, judgements: Sequence[Judgement], function: Function | None, number: int,
-              arguments: Arguments) -> str:  # fmt: skip
+    def _part(
+        self, judgements: Sequence[Judgement], function: Function | None, number: int, arguments: Arguments
+    ) -> str:
         first = judgements[0].setting
         # A fresh process cannot be handed the members by name.
         door = replace(first.door, make=lambda *_: {name: value.clone() for name, value in arguments.items()})

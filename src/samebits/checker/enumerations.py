@@ -40,8 +40,14 @@ def on_both_devices(room: str, identifier: str, names: Sequence[str]) -> Proof:
                 yield Chunk(arguments=each.part(number), format=each.format, members=each.rows(number))
 
     door = doors(home)[contract.subjects[contract.obligations[identifier].subject].door]
-    return same_on_both(contract, door, identifier, chunks, expected=sum(each.members for each in sets),
-                        bound="; ".join(each.words for each in sets))  # fmt: skip
+    return same_on_both(
+        contract,
+        door,
+        identifier,
+        chunks,
+        expected=sum(each.members for each in sets),
+        bound="; ".join(each.words for each in sets),
+    )
 
 
 cross_entropy_grid_of_pairs = partial(enumerated, "cross_entropy", "grid_of_pairs")

@@ -39,16 +39,25 @@ def digest(results: Results) -> str:
 
 def digests(setting: Setting, cases: Sequence[Case]) -> list[str]:
     """The digest of each case, computed by a fresh process with another hash seed."""
-    request = {"function": setting.importable, "door": setting.door.name, "backend": setting.backend,
-               "differentiable": setting.door.differentiable, "cases": [asdict(case) for case in cases]}  # fmt: skip
+    request = {
+        "function": setting.importable,
+        "door": setting.door.name,
+        "backend": setting.backend,
+        "differentiable": setting.door.differentiable,
+        "cases": [asdict(case) for case in cases],
+    }
     seconds = TIMEOUT_SECONDS + SECONDS_EACH * len(cases)
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     try:
         finished = subprocess.run(
-            [sys.executable, "-m", "samebits.checker.fresh_process"], input=json.dumps(request), text=True,
-            capture_output=True, timeout=seconds, check=False,
+            [sys.executable, "-m", "samebits.checker.fresh_process"],
+            input=json.dumps(request),
+            text=True,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
             env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "20011"},
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         raise UnjudgedError(f"a fresh process took more than {seconds:.0f} s") from None
     if finished.returncode != 0:

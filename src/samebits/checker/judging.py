@@ -17,8 +17,12 @@ from samebits.checker.targets import OPERATORS, Home, import_function
 from samebits.records.report import Finding, Report, Verdict
 
 
-def execute(plan: Plan, progress: Callable[[str], None] = lambda _: None,
-            found: Callable[[Finding], None] = lambda _: None, home: Home = OPERATORS) -> Report:  # fmt: skip
+def execute(
+    plan: Plan,
+    progress: Callable[[str], None] = lambda _: None,
+    found: Callable[[Finding], None] = lambda _: None,
+    home: Home = OPERATORS,
+) -> Report:
     """Judges everything in the plan; `progress` is told what is judged now, `found` each finding as it is made."""
     findings: list[Finding] = []
     for judgement in plan.judgements:
@@ -32,9 +36,10 @@ def execute(plan: Plan, progress: Callable[[str], None] = lambda _: None,
             found(finding)
     return Report(
         findings=(*findings, *(finding for report in reports for finding in report.findings)),
-        environment=environment(), notes=tuple(note for report in reports for note in report.notes),
+        environment=environment(),
+        notes=tuple(note for report in reports for note in report.notes),
         coverage=reports[0].coverage if len(reports) == 1 else {},
-    )  # fmt: skip
+    )
 
 
 def judge(judgement: Judgement) -> Finding:
@@ -53,11 +58,18 @@ def judge(judgement: Judgement) -> Finding:
     options = f" {result.again}" if result.again and judgement.setting.importable else ""
     reproduce = f"{judgement.command}{options}" if failed else ""
     return Finding(
-        subject=judgement.subject, promise=judgement.promise, backend=judgement.backend, verdict=result.verdict,
-        cases=result.cases, detail=result.detail, reproduce=reproduce,
-        obligation=judgement.obligation, faults_caught=caught, faults_planted=planted,
+        subject=judgement.subject,
+        promise=judgement.promise,
+        backend=judgement.backend,
+        verdict=result.verdict,
+        cases=result.cases,
+        detail=result.detail,
+        reproduce=reproduce,
+        obligation=judgement.obligation,
+        faults_caught=caught,
+        faults_planted=planted,
         seconds=round(time.perf_counter() - started, 3),
-    )  # fmt: skip
+    )
 
 
 def _outcome(judgement: Judgement) -> Outcome:

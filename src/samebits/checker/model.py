@@ -27,8 +27,15 @@ PROMISES = ("repeat", "batch", "padding", "chunk", "cache")
 Tell = Callable[[str], None]
 
 
-def check_model(source: str, *, promises: Sequence[str] | None = None, backend: str = "cpu", format: str = "float32",
-                stock: bool = False, tell: Tell = lambda _: None) -> Report:  # fmt: skip
+def check_model(
+    source: str,
+    *,
+    promises: Sequence[str] | None = None,
+    backend: str = "cpu",
+    format: str = "float32",
+    stock: bool = False,
+    tell: Tell = lambda _: None,
+) -> Report:
     """Loads a model (a folder, a .gguf file, a known name) and judges it; `stock` leaves invariant mode out."""
     check_words(promises, backend)
     for promise in promises or ():
@@ -45,10 +52,19 @@ def check_model(source: str, *, promises: Sequence[str] | None = None, backend: 
         tell(f"{source}: loading")
         model = load_model(source, format, DEVICES[backend], stock)
     except UnjudgedError as reason:
-        return _report(tuple(
-            Finding(subject=source, promise=promise, backend=backend, verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0,
-                    detail=str(reason)) for promise in wanted
-        ))  # fmt: skip
+        return _report(
+            tuple(
+                Finding(
+                    subject=source,
+                    promise=promise,
+                    backend=backend,
+                    verdict=Verdict.COULD_NOT_BE_JUDGED,
+                    cases=0,
+                    detail=str(reason),
+                )
+                for promise in wanted
+            )
+        )
     return _report(
         judge_model(model, source, promises=wanted, backend=backend, stock=stock, command=command, tell=tell)
     )
@@ -58,9 +74,17 @@ def _report(findings: tuple[Finding, ...]) -> Report:
     return Report(findings=findings, environment=environment())
 
 
-def judge_model(model: nn.Module, subject: str, *, promises: Sequence[str] = PROMISES, backend: str = "cpu",
-                stock: bool = False, command: str = "", length: int = LENGTH,
-                tell: Tell = lambda _: None) -> tuple[Finding, ...]:  # fmt: skip
+def judge_model(
+    model: nn.Module,
+    subject: str,
+    *,
+    promises: Sequence[str] = PROMISES,
+    backend: str = "cpu",
+    stock: bool = False,
+    command: str = "",
+    length: int = LENGTH,
+    tell: Tell = lambda _: None,
+) -> tuple[Finding, ...]:
     """One finding a promise."""
     vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
     ids = draw(vocabulary, 1, length, 0)[0]
@@ -74,10 +98,18 @@ def judge_model(model: nn.Module, subject: str, *, promises: Sequence[str] = PRO
             promise, [form for form in forms(ids, vocabulary) if form.promise == promise]
         )
         again = f"{command} --promise {promise}" if command and verdict is Verdict.DOES_NOT_HOLD else ""
-        findings.append(Finding(
-            subject=subject, promise=promise, backend=backend, verdict=verdict, cases=cases, detail=detail,
-            reproduce=again, seconds=round(time.perf_counter() - started, 3),
-        ))  # fmt: skip
+        findings.append(
+            Finding(
+                subject=subject,
+                promise=promise,
+                backend=backend,
+                verdict=verdict,
+                cases=cases,
+                detail=detail,
+                reproduce=again,
+                seconds=round(time.perf_counter() - started, 3),
+            )
+        )
     return tuple(findings)
 
 

@@ -46,8 +46,9 @@ def subject_name(room: Room, door: Door) -> str:
     return room.name if door.name == room.name else f"{room.name}.{door.name}"
 
 
-def judgements(room: Room, contract: Contract, identifier: str, backend: str | None,
-               selection: Selection) -> Iterator[Judgement]:  # fmt: skip
+def judgements(
+    room: Room, contract: Contract, identifier: str, backend: str | None, selection: Selection
+) -> Iterator[Judgement]:
     """One for each backend that the obligation is about, or for the one asked for; `device` compares both at once."""
     obligation = contract.obligations[identifier]
     subject = contract.subjects[obligation.subject]
@@ -65,10 +66,22 @@ def judgements(room: Room, contract: Contract, identifier: str, backend: str | N
         )
         backend_option = "" if each == BOTH else f" --backend {each}"
         yield Judgement(
-            subject=subject_name(room, door), promise=obligation.word, backend=each, cases=chosen, room=True,
-            obligation=identifier, check=check_of(obligation),
-            setting=Setting(function=function, door=door, backend="cpu" if each == BOTH else each, orders=orders,
-                            reference=reference, importable=subject.object),
-            mutants={mutant: contract.mutants[mutant].object for mutant in obligation.mutants}, fault_cases=whole,
+            subject=subject_name(room, door),
+            promise=obligation.word,
+            backend=each,
+            cases=chosen,
+            room=True,
+            obligation=identifier,
+            check=check_of(obligation),
+            setting=Setting(
+                function=function,
+                door=door,
+                backend="cpu" if each == BOTH else each,
+                orders=orders,
+                reference=reference,
+                importable=subject.object,
+            ),
+            mutants={mutant: contract.mutants[mutant].object for mutant in obligation.mutants},
+            fault_cases=whole,
             command=f"samebits check {room.name} --like {door.name} --promise {obligation.word}{backend_option}",
-        )  # fmt: skip
+        )

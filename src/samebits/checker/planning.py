@@ -18,9 +18,14 @@ from samebits.contracts.registry import Room, nearest
 
 # Promises about what someone's function alone does not have.
 OPERATORS_ONLY = {
-    "cache": "a KV cache", "micro": "a sum over rows that resumes", "device": "two backends", "tensor": "ranks",
-    "data": "ranks", "resume": "a run that is killed", "schedule": "messages between ranks",
-}  # fmt: skip
+    "cache": "a KV cache",
+    "micro": "a sum over rows that resumes",
+    "device": "two backends",
+    "tensor": "ranks",
+    "data": "ranks",
+    "resume": "a run that is killed",
+    "schedule": "messages between ranks",
+}
 LONGEST_SECONDS = 86_400
 
 
@@ -34,9 +39,10 @@ class Plan:
 
     def __add__(self, other: Plan) -> Plan:
         return Plan(
-            judgements=self.judgements + other.judgements, requests=self.requests + other.requests,
+            judgements=self.judgements + other.judgements,
+            requests=self.requests + other.requests,
             not_asked=self.not_asked + other.not_asked,
-        )  # fmt: skip
+        )
 
 
 def check_words(promises: Sequence[str] | None, backend: str | None, more: Sequence[str] = ()) -> None:
@@ -48,8 +54,14 @@ def check_words(promises: Sequence[str] | None, backend: str | None, more: Seque
         raise ValueError(f"unknown backend {backend!r}; {nearest(backend, list(BACKENDS))}")
 
 
-def plan_room(room: Room, *, promises: Sequence[str] | None = None, backend: str | None = None, like: str | None = None,
-              selection: Selection | None = None) -> Plan:  # fmt: skip
+def plan_room(
+    room: Room,
+    *,
+    promises: Sequence[str] | None = None,
+    backend: str | None = None,
+    like: str | None = None,
+    selection: Selection | None = None,
+) -> Plan:
     """Every obligation of the room's contract that was asked for, on every backend that was asked for."""
     contract, selection = room.contract(), selection or Selection()
     own = [each.word for each in contract.obligations.values() if each.name not in PROMISES]
@@ -73,9 +85,18 @@ def plan_room(room: Room, *, promises: Sequence[str] | None = None, backend: str
     return plan
 
 
-def plan_function(origin: Origin, home: Home, *, like: str | None = None, promises: Sequence[str] | None = None,
-                  backend: str | None = None, selection: Selection | None = None, seconds: float | None = None,
-                  case: str | None = None, order: str | None = None) -> Plan:  # fmt: skip
+def plan_function(
+    origin: Origin,
+    home: Home,
+    *,
+    like: str | None = None,
+    promises: Sequence[str] | None = None,
+    backend: str | None = None,
+    selection: Selection | None = None,
+    seconds: float | None = None,
+    case: str | None = None,
+    order: str | None = None,
+) -> Plan:
     """Anyone's function, to be searched for a difference. Words that make no sense are refused before anything runs."""
     check_words(promises, backend)
     if like is not None:
@@ -90,12 +111,19 @@ def plan_function(origin: Origin, home: Home, *, like: str | None = None, promis
     judged = tuple(each for each in asked if each in JUDGED)
     not_asked = tuple(
         f"{origin.name}: {promise} is about {OPERATORS_ONLY[promise]}, which only our own operators have"
-        for promise in asked if promise not in JUDGED
-    )  # fmt: skip
+        for promise in asked
+        if promise not in JUDGED
+    )
     if not judged:
         return Plan(judgements=(), not_asked=not_asked)
     request = Request(
-        origin=origin, like=like, promises=judged, backend=backend or "cpu", selection=selection or Selection(),
-        seconds=seconds or SECONDS, case=case, order=order,
-    )  # fmt: skip
+        origin=origin,
+        like=like,
+        promises=judged,
+        backend=backend or "cpu",
+        selection=selection or Selection(),
+        seconds=seconds or SECONDS,
+        case=case,
+        order=order,
+    )
     return Plan(judgements=(), requests=(request,), not_asked=not_asked)

@@ -28,16 +28,19 @@ from samebits.records.shipped import PACKAGE
 RUNNING: Final = ("examples", "draws", "enumeration", "order")
 """Methods that run the kernels: machine and library decide. The others look at sources or at compiled text."""
 VERSIONS: Final = {
-    "types": ("mypy",), "examples": ("torch", "numpy"), "draws": ("torch", "numpy", "hypothesis"),
-    "enumeration": ("torch", "numpy"), "order": ("torch", "numpy"), "integers": ("z3-solver",),
-    "dag": ("triton", "torch", "numpy"), "artifact": ("triton",),
-}  # fmt: skip
+    "types": ("mypy",),
+    "examples": ("torch", "numpy"),
+    "draws": ("torch", "numpy", "hypothesis"),
+    "enumeration": ("torch", "numpy"),
+    "order": ("torch", "numpy"),
+    "integers": ("z3-solver",),
+    "dag": ("triton", "torch", "numpy"),
+    "artifact": ("triton",),
+}
 """Packages whose version may decide a verdict, beside Python's own."""
 # What runs a check without being imported by it.
 _PROCESSES = {"dag": ("samebits.checker.tracing.__main__",), "artifact": ("samebits.checker.artifact_process",)}
-_CHECKERS = {
-    "types": (), "examples": ("samebits.checker.trying",), "draws": ("samebits.checker.trying",),
-}  # fmt: skip
+_CHECKERS = {"types": (), "examples": ("samebits.checker.trying",), "draws": ("samebits.checker.trying",)}
 _GENERATORS = {"examples": ("samebits.checker.cases",), "draws": ("samebits.checker.cases", "samebits.checker.drawing")}
 SHORT: Final = 32
 """Hexadecimal digits of a digest that a receipt keeps."""
@@ -64,8 +67,12 @@ def _processor() -> dict[str, str]:
     machine = {"architecture": environment.architecture(), "processor": environment.processor()}
     if environment.native_problem():
         return {**machine, "instruction sets": "none", "compiler": "none", "library": "none"}
-    return {**machine, "instruction sets": " ".join(native.instruction_sets()), "compiler": native.compiler(),
-            "library": native.library_digests()[1][:SHORT]}  # fmt: skip
+    return {
+        **machine,
+        "instruction sets": " ".join(native.instruction_sets()),
+        "compiler": native.compiler(),
+        "library": native.library_digests()[1][:SHORT],
+    }
 
 
 def _flags() -> str:
@@ -110,11 +117,13 @@ class Present:
         key = (room.name, identifier, backend, method, proof.object if proof else "")
         if key not in self._known:
             self._known[key] = Facts(
-                sources={name: value[:SHORT] for name, value in
-                         self._sources(room, identifier, backend, method, proof).items()},
+                sources={
+                    name: value[:SHORT]
+                    for name, value in self._sources(room, identifier, backend, method, proof).items()
+                },
                 dependencies=self._dependencies(room.contract(), backend) if method != "types" else {},
                 where=self._surroundings(backend, method),
-            )  # fmt: skip
+            )
         return self._known[key]
 
     def _surroundings(self, backend: str, method: str) -> dict[str, str]:
@@ -122,8 +131,9 @@ class Present:
             self._where[backend, method] = where(backend, method)
         return self._where[backend, method]
 
-    def _sources(self, room: Room, identifier: str, backend: str, method: str,
-                 proof: ProofEntry | None) -> dict[str, str]:  # fmt: skip
+    def _sources(
+        self, room: Room, identifier: str, backend: str, method: str, proof: ProofEntry | None
+    ) -> dict[str, str]:
         digest, contract = self._digest, room.contract()
         kernel = self._kernel(room, backend)
         if method == "types":

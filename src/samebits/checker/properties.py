@@ -27,8 +27,14 @@ def check_of(obligation: Obligation) -> Check | None:
     return partial(_judged, predicate=predicate, tolerance=obligation.tolerance, parameters=obligation.parameters)
 
 
-def _judged(setting: Setting, cases: Sequence[Case], *, predicate: Callable[..., str], tolerance: Tolerance,
-            parameters: dict[str, Any]) -> Iterator[Compared]:  # fmt: skip
+def _judged(
+    setting: Setting,
+    cases: Sequence[Case],
+    *,
+    predicate: Callable[..., str],
+    tolerance: Tolerance,
+    parameters: dict[str, Any],
+) -> Iterator[Compared]:
     recorder = recording(setting)
     for case in cases:
         made = setting.door.make(case.shape, case.recipe, case.format, case.seed)
@@ -53,7 +59,9 @@ def recording(setting: Setting) -> Recorder:
     door, orders = setting.door, setting.orders
     named = (*door.row_arguments, *door.shared_arguments) if door.differentiable else ()
     return Recorder(
-        setting.function, backend=setting.backend, reference=setting.reference,
+        setting.function,
+        backend=setting.backend,
+        reference=setting.reference,
         sum_error=lambda format, terms: sum_error(orders[format], terms),
         differentiable=[name for name in named if name not in door.without_gradient],
-    )  # fmt: skip
+    )

@@ -97,9 +97,10 @@ def unproved(task: Task, receipts: Sequence[Receipt], present: Present, *, here:
     for identifier, backend in task.speaks_for():
         by = _by(contract, task, identifier)
         own = [
-            each for each in receipts
+            each
+            for each in receipts
             if (each.obligation, each.backend, each.level, each.by) == (identifier, backend, task.level, by)
-        ]  # fmt: skip
+        ]
         judged = [compared(each, present.of(each)) for each in own if each.holds]
         if not any(each.standing == FRESH if here else each.counts for each in judged):
             return True
@@ -135,11 +136,20 @@ def prove(task: Task, rooms: Mapping[str, Room], seed: int = SEED) -> list[Recei
     made = []
     for identifier, backend in task.speaks_for():
         facts = present.facts(task.room, identifier, backend, task.method, task.entry)
-        made.append(Receipt(
-            contract=task.room.name, obligation=identifier, backend=backend, level=task.level, method=task.method,
-            by=_by(task.room.contract(), task, identifier), sources=dict(facts.sources),
-            dependencies=dict(facts.dependencies), where=dict(facts.where), **found,
-        ))  # fmt: skip
+        made.append(
+            Receipt(
+                contract=task.room.name,
+                obligation=identifier,
+                backend=backend,
+                level=task.level,
+                method=task.method,
+                by=_by(task.room.contract(), task, identifier),
+                sources=dict(facts.sources),
+                dependencies=dict(facts.dependencies),
+                where=dict(facts.where),
+                **found,
+            )
+        )
     return made
 
 
@@ -163,22 +173,43 @@ def _types(task: Task) -> dict[str, Any]:
     require("level 1", "mypy")
     room = task.room
     files = sorted(room.folder.glob("*.py"))
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--explicit-package-bases",
-               "--namespace-packages", "--package", room.package]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--explicit-package-bases",
+        "--namespace-packages",
+        "--package",
+        room.package,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "MYPYPATH": str(room.root)})
     if done.returncode not in (0, 1):
         said = " ".join((done.stderr or done.stdout).split())[-300:]
         raise ValueError(f"could not be judged: mypy ended with {done.returncode}: {said}")
     holds, lines = done.returncode == 0, done.stdout.strip().splitlines()
-    return {"holds": holds, "cases": len(files), "detail": _short(lines[-1] if holds else lines[0]),
-            "result": _digest(f"types {holds}")}  # fmt: skip
+    return {
+        "holds": holds,
+        "cases": len(files),
+        "detail": _short(lines[-1] if holds else lines[0]),
+        "result": _digest(f"types {holds}"),
+    }
 
 
 def _tried(task: Task, seed: int) -> dict[str, Any]:
     found = tried(task.room, task.obligation, task.backend, task.level, seed)
-    return {"holds": found.holds, "cases": found.cases, "calls": found.calls, "classes": found.classes,
-            "killed": found.killed, "planted": found.planted, "detail": _short(found.detail), "result": found.result,
-            "seed": seed if task.level == 3 else 0}  # fmt: skip
+    return {
+        "holds": found.holds,
+        "cases": found.cases,
+        "calls": found.calls,
+        "classes": found.classes,
+        "killed": found.killed,
+        "planted": found.planted,
+        "detail": _short(found.detail),
+        "result": found.result,
+        "seed": seed if task.level == 3 else 0,
+    }
 
 
 def _proof(task: Task) -> dict[str, Any]:
@@ -187,14 +218,21 @@ def _proof(task: Task) -> dict[str, Any]:
     assert entry is not None  # only a proof is asked for at level 4
     shown: Proof = import_object(entry.object)()
     if not isinstance(shown, Proof) or shown.kind != entry.kind:
-        raise ValueError(f"{entry.object} gave {getattr(shown, 'kind', type(shown).__name__)!r}; "
-                         f"the contract says {entry.kind!r}")  # fmt: skip
+        raise ValueError(
+            f"{entry.object} gave {getattr(shown, 'kind', type(shown).__name__)!r}; the contract says {entry.kind!r}"
+        )
     if shown.undecided and not shown.witness:
         raise UnjudgedError(shown.undecided)
     decided = f"{shown.kind} {shown.proved} {shown.cases} of {shown.expected} {shown.caught} of {shown.planted}"
-    return {"holds": shown.proved, "cases": shown.cases, "planted": shown.planted, "bound": shown.bound,
-            "killed": {f"twin {number + 1}": entry.object for number in range(shown.caught)},
-            "detail": _short(str(shown)), "result": _digest(f"{decided} {shown.digest}")}  # fmt: skip
+    return {
+        "holds": shown.proved,
+        "cases": shown.cases,
+        "planted": shown.planted,
+        "bound": shown.bound,
+        "killed": {f"twin {number + 1}": entry.object for number in range(shown.caught)},
+        "detail": _short(str(shown)),
+        "result": _digest(f"{decided} {shown.digest}"),
+    }
 
 
 def attempt(task: Task, rooms: Mapping[str, Room], seed: int = SEED) -> list[Receipt] | str:

@@ -93,8 +93,9 @@ def sampled(listed: Sequence[Candidate], seed: str, most: int | None, seconds: f
     return sorted(chosen, key=lambda each: each.seconds)
 
 
-def replay(chosen: Sequence[Candidate], rooms: Mapping[str, Room], seconds: float,
-           run: Runner = attempt) -> Iterator[Replay]:  # fmt: skip
+def replay(
+    chosen: Sequence[Candidate], rooms: Mapping[str, Room], seconds: float, run: Runner = attempt
+) -> Iterator[Replay]:
     """Runs what was chosen until the seconds are over; what is left out is not told."""
     started = time.perf_counter()
     for number, each in enumerate(chosen):

@@ -37,8 +37,15 @@ def reveal_row(setting: Setting, terms: int, rows: int, row: int, format: str) -
     run = door.probe(recorded, terms, rows, row, format, setting.device)
     run(np.zeros(terms, np.float32))  # tells in which format results are rounded
     output = formats[0]
-    return reveal(run, terms, leaf=format, output=output, probe="auto" if encoding is None else "nonnegative",
-                  encoding=encoding, replays=REPLAYS.get(output, 0))  # fmt: skip
+    return reveal(
+        run,
+        terms,
+        leaf=format,
+        output=output,
+        probe="auto" if encoding is None else "nonnegative",
+        encoding=encoding,
+        replays=REPLAYS.get(output, 0),
+    )
 
 
 def reveal_sum(function: Callable[..., Any], terms: int, format: str, device: str) -> Revelation:

@@ -79,10 +79,14 @@ def standings(rooms: Mapping[str, Room], store: Store) -> dict[str, ContractStan
             for backend in backends_of(contract, identifier)
         )
         found[name] = ContractStanding(
-            name=name, required={backend: contract.required(backend) for backend in contract.backends}, standings=each,
-            levels={backend: level_of(each, backend) for backend in BACKENDS}, receipts=beside, false=shelf.false,
+            name=name,
+            required={backend: contract.required(backend) for backend in contract.backends},
+            standings=each,
+            levels={backend: level_of(each, backend) for backend in BACKENDS},
+            receipts=beside,
+            false=shelf.false,
             outdated=shelf.outdated,
-        )  # fmt: skip
+        )
     return found
 
 
@@ -98,13 +102,16 @@ def shortfalls(found: Mapping[str, ContractStanding], backend: str | None = None
             why = least.failed or least.lacks
             stale = ", ".join(each.stale(on))
             stale = f"; stale: {stale}" if stale else ""
-            lines.append(f"{name} on {on}: level {each.levels[on]} of {each.required[on]}: {least.obligation}: {why}"
-                         f"{stale}; renew with `samebits contract prove {name} --backend {on}`")  # fmt: skip
+            lines.append(
+                f"{name} on {on}: level {each.levels[on]} of {each.required[on]}: {least.obligation}: {why}"
+                f"{stale}; renew with `samebits contract prove {name} --backend {on}`"
+            )
     return lines
 
 
-def effective_levels(found: Mapping[str, ContractStanding], rooms: Mapping[str, Room],
-                     backend: str) -> dict[str, int | None]:  # fmt: skip
+def effective_levels(
+    found: Mapping[str, ContractStanding], rooms: Mapping[str, Room], backend: str
+) -> dict[str, int | None]:
     """Each contract's level with those of all it depends on."""
     levels = {name: each.levels for name, each in found.items()}
     graph = graph_of({name: rooms[name].contract() for name in found}, levels=levels)
@@ -130,8 +137,9 @@ def holes(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding]) -> l
         asked = {contract.subjects[each.subject].equation for each in contract.obligations.values()}
         broken += [
             Hole(contract=name, identifier=each, what="no obligation asks for this equation")
-            for each in contract.equations if each not in asked
-        ]  # fmt: skip
+            for each in contract.equations
+            if each not in asked
+        ]
         broken += [Hole(contract=name, identifier="receipts", what=f"false: {line}") for line in found[name].false]
         for each in found[name].standings:
             if each.verdict != "holds":

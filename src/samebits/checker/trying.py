@@ -80,10 +80,15 @@ def tried(room: Room, identifier: str, backend: str, level: int, seed: int) -> T
         detail = _outcome(judgement, [small]).detail
     return Tried(
         # An order is measured by probes that no recipe makes: each vector on which it is replayed is a call.
-        holds=holds, cases=found.cases, calls=found.inputs if obligation.name == "order" else found.judged,
-        classes=_classes(cases), killed=killed, detail=detail, planted=len(obligation.mutants),
+        holds=holds,
+        cases=found.cases,
+        calls=found.inputs if obligation.name == "order" else found.judged,
+        classes=_classes(cases),
+        killed=killed,
+        detail=detail,
+        planted=len(obligation.mutants),
         result=_result(holds, cases, seen, killed),
-    )  # fmt: skip
+    )
 
 
 def _formats(judgement: Judgement, domain: Domain) -> list[str]:

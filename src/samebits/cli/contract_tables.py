@@ -32,21 +32,40 @@ def _level(level: int | None, required: int) -> Text:
     return Text(f"{level} of {required}", style=style)
 
 
-def print_matrix(found: Mapping[str, ContractStanding], whole: Mapping[str, Mapping[str, int | None]],
-                 backend: str | None, obligations: bool) -> None:  # fmt: skip
+def print_matrix(
+    found: Mapping[str, ContractStanding],
+    whole: Mapping[str, Mapping[str, int | None]],
+    backend: str | None,
+    obligations: bool,
+) -> None:
     """One line a contract and backend: level, verdict, where it was shown, what is fresh here, what is missing."""
-    table = _table("contract", "backend", "level", "all below", "verdict", "proved #", "drawn #", "of #", "killed",
-                   "where it was shown, and what is missing")  # fmt: skip
+    table = _table(
+        "contract",
+        "backend",
+        "level",
+        "all below",
+        "verdict",
+        "proved #",
+        "drawn #",
+        "of #",
+        "killed",
+        "where it was shown, and what is missing",
+    )
     rows = [(each, on) for each in found.values() for on in each.required if backend in (None, on)]
     for each, on in rows:
         own, required = each.on(on), each.required[on]
         table.add_row(
-            each.name, on, _level(each.levels[on], required), _level(whole[on][each.name], required),
-            Text(each.verdict(on), style=VERDICT_STYLES[each.verdict(on)]), str(sum(one.level >= 4 for one in own)),
-            str(sum(one.level == 3 for one in own)), str(len(own)),
+            each.name,
+            on,
+            _level(each.levels[on], required),
+            _level(whole[on][each.name], required),
+            Text(each.verdict(on), style=VERDICT_STYLES[each.verdict(on)]),
+            str(sum(one.level >= 4 for one in own)),
+            str(sum(one.level == 3 for one in own)),
+            str(len(own)),
             f"{sum(one.killed for one in own)} of {sum(one.mutants for one in own)}",
             Text("; ".join(filter(None, [_shown(each, on), _missing(each, on)])), style="dim"),
-        )  # fmt: skip
+        )
     output().print(table)
     for line in (line for each in found.values() for line in each.false):
         output().print(Text(f"false: {line}", style="bold red"))
@@ -78,21 +97,52 @@ def _missing(each: ContractStanding, backend: str) -> str:
 def status_document(each: ContractStanding, whole: Mapping[str, Mapping[str, int | None]]) -> dict[str, Any]:
     """All that status knows of a contract, for --json."""
     backends = {
-        on: {"level": each.levels[on], "required": each.required[on], "with_dependencies": whole[on][each.name],
-             "verdict": each.verdict(on), "shown_on": each.shown_on(on), "fresh_here": each.here(on)[0],
-             "counted": each.here(on)[1], "stale": each.stale(on)}
+        on: {
+            "level": each.levels[on],
+            "required": each.required[on],
+            "with_dependencies": whole[on][each.name],
+            "verdict": each.verdict(on),
+            "shown_on": each.shown_on(on),
+            "fresh_here": each.here(on)[0],
+            "counted": each.here(on)[1],
+            "stale": each.stale(on),
+        }
         for on in each.required
-    }  # fmt: skip
+    }
     obligations = [
-        {"id": one.obligation, "asks": one.word, "backend": one.backend, "level": one.level, "required": one.required,
-         "verdict": one.verdict, "lacks": one.lacks, "failed": one.failed, "stale": list(one.stale),
-         "proofs": list(one.proofs), "shown_on": list(one.shown_on), "calls": one.calls}
+        {
+            "id": one.obligation,
+            "asks": one.word,
+            "backend": one.backend,
+            "level": one.level,
+            "required": one.required,
+            "verdict": one.verdict,
+            "lacks": one.lacks,
+            "failed": one.failed,
+            "stale": list(one.stale),
+            "proofs": list(one.proofs),
+            "shown_on": list(one.shown_on),
+            "calls": one.calls,
+        }
         for one in each.standings
-    ]  # fmt: skip
-    receipts = [{"receipt": str(one.receipt), "id": one.receipt.identity, "standing": one.standing,
-                 "reasons": list(one.reasons)} for one in each.receipts]  # fmt: skip
-    return {"levels": each.levels, "backends": backends, "obligations": obligations, "receipts": receipts,
-            "false": list(each.false), "outdated": each.outdated}  # fmt: skip
+    ]
+    receipts = [
+        {
+            "receipt": str(one.receipt),
+            "id": one.receipt.identity,
+            "standing": one.standing,
+            "reasons": list(one.reasons),
+        }
+        for one in each.receipts
+    ]
+    return {
+        "levels": each.levels,
+        "backends": backends,
+        "obligations": obligations,
+        "receipts": receipts,
+        "false": list(each.false),
+        "outdated": each.outdated,
+    }
 
 
 def _print_obligations(found: Mapping[str, ContractStanding]) -> None:
@@ -100,9 +150,15 @@ def _print_obligations(found: Mapping[str, ContractStanding]) -> None:
     for each in found.values():
         for one in each.standings:
             why = one.failed or "; ".join(one.stale) or (one.level < one.required and one.lacks)
-            table.add_row(one.obligation, one.word, one.backend, _level(one.level, one.required), str(one.calls),
-                          f"{one.killed} of {one.mutants}",
-                          Text(why or "; ".join(one.proofs) or one.lacks, style="dim"))  # fmt: skip
+            table.add_row(
+                one.obligation,
+                one.word,
+                one.backend,
+                _level(one.level, one.required),
+                str(one.calls),
+                f"{one.killed} of {one.mutants}",
+                Text(why or "; ".join(one.proofs) or one.lacks, style="dim"),
+            )
     output().print()
     output().print(table)
 
@@ -114,9 +170,17 @@ def print_receipts(made: Sequence[Receipt], ran: int, errors: Sequence[str]) -> 
         verdict = "holds" if each.holds else "does not hold"
         name = each.obligation if each.obligation != WHOLE else each.contract
         killed = f"{len(each.killed)} of {each.planted}" if each.planted else ""
-        table.add_row(name, str(each.level), each.method, each.backend,
-                      Text(verdict, style="green" if each.holds else "bold red"), str(each.cases), str(each.calls),
-                      killed, f"{each.seconds:.1f}")  # fmt: skip
+        table.add_row(
+            name,
+            str(each.level),
+            each.method,
+            each.backend,
+            Text(verdict, style="green" if each.holds else "bold red"),
+            str(each.cases),
+            str(each.calls),
+            killed,
+            f"{each.seconds:.1f}",
+        )
     if made:
         output().print(table)
     for each in made:
@@ -129,12 +193,16 @@ def print_receipts(made: Sequence[Receipt], ran: int, errors: Sequence[str]) -> 
         output().print(Text(error, style="yellow"))
     wrong = sum(not each.holds for each in made)
     # One run of a proof, or of mypy, speaks for several obligations.
-    runs = {(each.contract, each.level, each.by, each.obligation if each.level in (2, 3) else "", each.seconds)
-            for each in made}  # fmt: skip
+    runs = {
+        (each.contract, each.level, each.by, each.obligation if each.level in (2, 3) else "", each.seconds)
+        for each in made
+    }
     seconds = sum(run[-1] for run in runs)
     machines = f" on {', '.join(dict.fromkeys(each.machine for each in made))}" if made else ""
-    output().print(f"\n{ran} run, {len(made)} receipts{machines}, {wrong} do not hold, "
-                   f"{len(errors)} could not be judged, {seconds:.0f} s of work")  # fmt: skip
+    output().print(
+        f"\n{ran} run, {len(made)} receipts{machines}, {wrong} do not hold, "
+        f"{len(errors)} could not be judged, {seconds:.0f} s of work"
+    )
 
 
 def print_mutants(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding], as_json: bool) -> int:
@@ -146,8 +214,15 @@ def print_mutants(rooms: Mapping[str, Room], found: Mapping[str, ContractStandin
             killers |= {(receipt.obligation, mutant): text for mutant, text in receipt.killed.items()}
         for identifier, obligation in contract.obligations.items():
             for mutant in obligation.mutants:
-                rows.append((mutant, contract.mutants[mutant].object.rpartition(":")[2], identifier, obligation.word,
-                             killers.get((identifier, mutant), "")))  # fmt: skip
+                rows.append(
+                    (
+                        mutant,
+                        contract.mutants[mutant].object.rpartition(":")[2],
+                        identifier,
+                        obligation.word,
+                        killers.get((identifier, mutant), ""),
+                    )
+                )
     alive = sum(not row[-1] for row in rows)
     kinds = {row[0] for row in rows}
     if as_json:
@@ -162,8 +237,12 @@ def print_mutants(rooms: Mapping[str, Room], found: Mapping[str, ContractStandin
     return 1 if alive else 0
 
 
-def print_holes(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding], broken: Sequence[Hole],
-                waiting: Mapping[str, Sequence[str]]) -> None:  # fmt: skip
+def print_holes(
+    rooms: Mapping[str, Room],
+    found: Mapping[str, ContractStanding],
+    broken: Sequence[Hole],
+    waiting: Mapping[str, Sequence[str]],
+) -> None:
     """The trail of each contract in numbers, then every hole."""
     table = _table(
         "contract", "works #", "equations #", "obligations #", "tests #", "subjects #", "proofs #", "receipts ok #"
@@ -171,9 +250,21 @@ def print_holes(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding]
     for name, room in rooms.items():
         contract = room.contract()
         good = sum(one.verdict == "holds" for one in found[name].standings)
-        table.add_row(name, *map(str, (len(contract.refs), len(contract.equations), len(contract.obligations),
-                      len(contract.tests), len(contract.subjects), len(contract.proofs))),
-                      f"{good} of {len(found[name].standings)}")  # fmt: skip
+        table.add_row(
+            name,
+            *map(
+                str,
+                (
+                    len(contract.refs),
+                    len(contract.equations),
+                    len(contract.obligations),
+                    len(contract.tests),
+                    len(contract.subjects),
+                    len(contract.proofs),
+                ),
+            ),
+            f"{good} of {len(found[name].standings)}",
+        )
     output().print(table)
     for each in broken:
         output().print(Text(f"hole: {each.contract} {each.identifier}: {each.what}", style="yellow"))

@@ -100,30 +100,45 @@ class Demonstration:
 
     def as_dict(self) -> dict[str, Any]:
         def order(group: OrderGroup) -> dict[str, Any]:
-            return {"rows": [int(label) for label in group.labels], "verdict": group.verdict,
-                    "order": describe(group.order) if group.order else None,
-                    "digest": digest(group.order) if group.order else None}  # fmt: skip
+            return {
+                "rows": [int(label) for label in group.labels],
+                "verdict": group.verdict,
+                "order": describe(group.order) if group.order else None,
+                "digest": digest(group.order) if group.order else None,
+            }
 
         first = self.example
         return {
             "samebits_keeps_its_bits": self.kept,
             "sweeps": [asdict(each) for each in self.sweeps],
-            "first_difference": None if first is None else {
-                "subject": first.subject, "case": str(first.case), "index": list(first.index),
-                "alone": first.alone.hexadecimal, "batched": first.batched.hexadecimal, "ulps": first.ulps,
+            "first_difference": None
+            if first is None
+            else {
+                "subject": first.subject,
+                "case": str(first.case),
+                "index": list(first.index),
+                "alone": first.alone.hexadecimal,
+                "batched": first.batched.hexadecimal,
+                "ulps": first.ulps,
             },
-            "orders": [{"subject": each.subject, "terms": each.terms, "orders": [order(group) for group in each.groups]}
-                       for each in self.orders],
+            "orders": [
+                {"subject": each.subject, "terms": each.terms, "orders": [order(group) for group in each.groups]}
+                for each in self.orders
+            ],
             "machine": self.machine,
-        }  # fmt: skip
+        }
 
 
 def demonstrate(tell: Callable[[str], None] = lambda _: None) -> Demonstration:
     """Everything the page shows."""
     sweeps: list[Sweep] = []
     examples: list[Example] = []
-    for subject, door, sizes in ((STOCK_LINEAR, "linear", LINEAR_SIZES), (OUR_LINEAR, "linear", LINEAR_SIZES),
-                                 (STOCK_NORM, "rmsnorm", NORM_SIZES), (OUR_NORM, "rmsnorm", NORM_SIZES)):  # fmt: skip
+    for subject, door, sizes in (
+        (STOCK_LINEAR, "linear", LINEAR_SIZES),
+        (OUR_LINEAR, "linear", LINEAR_SIZES),
+        (STOCK_NORM, "rmsnorm", NORM_SIZES),
+        (OUR_NORM, "rmsnorm", NORM_SIZES),
+    ):
         for format in FORMATS:
             tell(f"{subject}, {format}: rows alone and in batches")
             sweep, example = _sweep(subject, door, sizes, format)
@@ -152,8 +167,15 @@ def _sweep(subject: str, door: str, sizes: tuple[tuple[int, ...], ...], format: 
                 if differs is not None:
                     changed, elements = changed + 1, elements + differs.count
                     index = (row, *differs.index[1:])
-                    first = first or Example(subject, case, rows, index, _number(alone[differs.index]),
-                                             _number(batched[differs.index]), differs.ulps)  # fmt: skip
+                    first = first or Example(
+                        subject,
+                        case,
+                        rows,
+                        index,
+                        _number(alone[differs.index]),
+                        _number(batched[differs.index]),
+                        differs.ulps,
+                    )
     names = ", ".join("x".join(map(str, size)) for size in sizes)
     return Sweep(subject, format, names, compared, changed, elements), first
 
@@ -188,8 +210,13 @@ def _at(subject: str, example: Example) -> Example:
         if row == example.index[0]:
             place = (0, *example.index[1:])
             differs = compare(alone[place], batched[place])
-            return replace(example, subject=subject, alone=_number(alone[place]), batched=_number(batched[place]),
-                           ulps=differs.ulps if differs else 0)  # fmt: skip
+            return replace(
+                example,
+                subject=subject,
+                alone=_number(alone[place]),
+                batched=_number(batched[place]),
+                ulps=differs.ulps if differs else 0,
+            )
     raise AssertionError(f"{example.case} has no row {example.index[0]}")
 
 

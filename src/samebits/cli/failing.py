@@ -90,5 +90,6 @@ def _judged(error: BaseException) -> tuple[str, int, str]:
         return "out of memory", COULD_NOT_BE_JUDGED, "memory"
     return (
         f"internal error: {type(error).__name__}: {error} ({TRACEBACK_VARIABLE}=1 shows where)",
-        COULD_NOT_BE_JUDGED, "internal",
-    )  # fmt: skip
+        COULD_NOT_BE_JUDGED,
+        "internal",
+    )

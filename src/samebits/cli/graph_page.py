@@ -69,18 +69,25 @@ def render(graph: Graph) -> str:
     if cycles := graph.cycles():
         raise ValueError(f"a graph with a cycle has no picture: {' -> '.join(cycles[0])}")
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     counted = Counter(node.verdict for node in graph.nodes.values())
     picture = draw(graph)
     return environment.get_template("graph.html").render(
-        picture=picture, box_wide=WIDE, box_tall=TALL, dangling=[str(each) for each in graph.dangling()],
+        picture=picture,
+        box_wide=WIDE,
+        box_tall=TALL,
+        dangling=[str(each) for each in graph.dangling()],
         counted=[(verdict, _tone(verdict), counted[verdict]) for verdict in VERDICTS],
-        bound=sum(node.kind == "bound" for node in graph.nodes.values()), total=len(graph.nodes),
+        bound=sum(node.kind == "bound" for node in graph.nodes.values()),
+        total=len(graph.nodes),
         stale=sum(node.stale for node in graph.nodes.values()),
         rows=[next(box for box in picture.boxes if box.node.name == name) for name in graph.order()],
-    )  # fmt: skip
+    )
 
 
 def draw(graph: Graph) -> Picture:
@@ -99,8 +106,10 @@ def draw(graph: Graph) -> Picture:
     return Picture(
         boxes=boxes,
         lines=[Line(low, high, _curve(route)) for (low, high), route in layout.routes.items()],
-        wide=2 * MARGIN + (columns - 1) * COLUMN + WIDE, tall=bottom, alone_at=strip if alone else None,
-    )  # fmt: skip
+        wide=2 * MARGIN + (columns - 1) * COLUMN + WIDE,
+        tall=bottom,
+        alone_at=strip if alone else None,
+    )
 
 
 def _corner(column: int, height: float) -> tuple[float, float]:
@@ -111,10 +120,15 @@ def _box(graph: Graph, name: str, x: float, y: float) -> Box:
     node = graph.nodes[name]
     counts = f"{node.obligations} obligations, {node.mutants} mutants, {node.proofs} proofs"
     return Box(
-        node=node, x=round(x, 1), y=round(y, 1), standing=standing(node), tone=_tone(node.verdict),
+        node=node,
+        x=round(x, 1),
+        y=round(y, 1),
+        standing=standing(node),
+        tone=_tone(node.verdict),
         counts=counts if node.kind == "bound" else "",
-        below=" ".join(graph.dependencies(name)), above=" ".join(graph.dependents(name)),
-    )  # fmt: skip
+        below=" ".join(graph.dependencies(name)),
+        above=" ".join(graph.dependents(name)),
+    )
 
 
 def _tone(verdict: str) -> str:

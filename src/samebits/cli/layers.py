@@ -54,8 +54,9 @@ def layered(below: Mapping[str, Sequence[str]]) -> Layout:
     return Layout(
         places={name: where[name] for name in below},
         routes={edge: [where[thing] for thing in chain] for edge, chain in chains.items()},
-        columns=len(columns), tall=max(heights.values()),
-    )  # fmt: skip
+        columns=len(columns),
+        tall=max(heights.values()),
+    )
 
 
 def _columns(below: Mapping[str, Sequence[str]]) -> dict[str, int]:

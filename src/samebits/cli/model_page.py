@@ -82,11 +82,16 @@ def _side(name: str, answer: Answer, place: int) -> Side:
     token = answer.tokens[place]
     numbers = (token.alone, token.crowded)
     return Side(
-        name=name, differing=answer.differing, chips=tuple(map(_chip, answer.tokens)), place=place,
-        parted=answer.alone != answer.crowded, alone=answer.alone, crowded=answer.crowded,
+        name=name,
+        differing=answer.differing,
+        chips=tuple(map(_chip, answer.tokens)),
+        place=place,
+        parted=answer.alone != answer.crowded,
+        alone=answer.alone,
+        crowded=answer.crowded,
         patterns=(f"{_bits(numbers[0]):032b}", f"{_bits(numbers[1]):032b}"),
         values=(hexadecimal(numbers[0]), hexadecimal(numbers[1])),
-    )  # fmt: skip
+    )
 
 
 def _chip(token: Token) -> Chip:
@@ -94,9 +99,14 @@ def _chip(token: Token) -> Chip:
     words = "same bits" if token.same else f"{token.ulps} ulp apart"
     hover = f"{token.text!r}\nalone {alone} ({token.alone:.9g})\nin the crowd {crowded} ({token.crowded:.9g})\n{words}"
     return Chip(
-        text=_visible(token.text), crowded_text=_visible(token.crowded_text), same=token.same, ulps=token.ulps,
-        alone=alone, crowded=crowded, hover=hover,
-    )  # fmt: skip
+        text=_visible(token.text),
+        crowded_text=_visible(token.crowded_text),
+        same=token.same,
+        ulps=token.ulps,
+        alone=alone,
+        crowded=crowded,
+        hover=hover,
+    )
 
 
 def _visible(text: str) -> str:

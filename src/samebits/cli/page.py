@@ -78,35 +78,70 @@ def render(shown: Demonstration, models: Models) -> str:
     )
     stock, ours = (_pictures(each) for each in shown.orders)
     return environment.get_template("demo.html").render(
-        shown=shown, example=shown.example, swept=_swept(shown), counterpart=shown.counterpart, stock=stock, ours=ours,
+        shown=shown,
+        example=shown.example,
+        swept=_swept(shown),
+        counterpart=shown.counterpart,
+        stock=stock,
+        ours=ours,
         patterns=[_patterns(each) for each in (shown.example, shown.counterpart) if each is not None],
-        commands=_commands(shown, models), terms=TERMS, models=models, counts=_counts(shown, models), fields=_fields,
-        drawn=model_page, kept=shown.kept and models.kept,
-    )  # fmt: skip
+        commands=_commands(shown, models),
+        terms=TERMS,
+        models=models,
+        counts=_counts(shown, models),
+        fields=_fields,
+        drawn=model_page,
+        kept=shown.kept and models.kept,
+    )
 
 
 def _counts(shown: Demonstration, models: Models) -> list[Count]:
     """The page in a few numbers, stock torch beside samebits."""
     rows = [[each for each in shown.sweeps if each.subject.startswith(side)] for side in ("torch.", "samebits.")]
-    changed, compared = ([sum(getattr(each, name) for each in side) for side in rows] for name in
-                         ("changed", "compared"))  # fmt: skip
-    found = [Count(words="rows that change with their batch", stock=changed[0], stock_of=f"of {compared[0]}",
-                   ours=changed[1], ours_of=f"of {compared[1]}")]  # fmt: skip
+    changed, compared = (
+        [sum(getattr(each, name) for each in side) for side in rows] for name in ("changed", "compared")
+    )
+    found = [
+        Count(
+            words="rows that change with their batch",
+            stock=changed[0],
+            stock_of=f"of {compared[0]}",
+            ours=changed[1],
+            ours_of=f"of {compared[1]}",
+        )
+    ]
     if models.crowd is not None:
         both = (models.crowd.stock, models.crowd.ours)
         stock, ours = (f"of {len(each.tokens)}" for each in both)
-        found.append(Count(words="logprobs that change with the crowd", stock=both[0].differing, stock_of=stock,
-                           ours=both[1].differing, ours_of=ours))  # fmt: skip
+        found.append(
+            Count(
+                words="logprobs that change with the crowd",
+                stock=both[0].differing,
+                stock_of=stock,
+                ours=both[1].differing,
+                ours_of=ours,
+            )
+        )
     cuts = (models.stock_cuts, models.our_cuts)
     stock, ours = (f"from {len(each.runs)} cuts" for each in cuts)
     hashes = [len({run.digest for run in each.runs}) for each in cuts]
-    found.append(Count(words="checkpoints of one training", stock=hashes[0], stock_of=stock, ours=hashes[1],
-                       ours_of=ours, wanted=1))  # fmt: skip
+    found.append(
+        Count(
+            words="checkpoints of one training", stock=hashes[0], stock_of=stock, ours=hashes[1], ours_of=ours, wanted=1
+        )
+    )
     scores = [[each.stock.comparison for each in models.policies], [each.ours.comparison for each in models.policies]]
     stock, ours = (f"of {sum(each.tokens for each in side)}" for side in scores)
     wrong = [sum(each.mismatched for each in side) for side in scores]
-    found.append(Count(words="tokens on which engine and trainer differ", stock=wrong[0], stock_of=stock,
-                       ours=wrong[1], ours_of=ours))  # fmt: skip
+    found.append(
+        Count(
+            words="tokens on which engine and trainer differ",
+            stock=wrong[0],
+            stock_of=stock,
+            ours=wrong[1],
+            ours_of=ours,
+        )
+    )
     return found
 
 
@@ -139,13 +174,17 @@ def _runs(marked: list[tuple[str, bool]]) -> list[Run]:
 def _pictures(orders: Orders) -> list[Picture]:
     return [
         Picture(
-            subject=orders.subject, rows=_rows(group.labels), words=_words(group.order), short=digest(group.order)[:12],
-            height=height(group.order), verdict=group.verdict,
+            subject=orders.subject,
+            rows=_rows(group.labels),
+            words=_words(group.order),
+            short=digest(group.order)[:12],
+            height=height(group.order),
+            verdict=group.verdict,
             drawing=_headless(svg(group.order, title=f"{orders.subject}, {_rows(group.labels)}")),
         )
         for group in orders.groups
         if group.order is not None
-    ]  # fmt: skip
+    ]
 
 
 def _words(order: Order) -> str:

@@ -73,8 +73,13 @@ class Call:
         """The same function with some arguments changed, by name; `options` are handed over by keyword."""
         return self._recorder.run({**self.arguments, **changed}, options or {})
 
-    def gradients(self, dy: Tensor | None = None, wanted: Sequence[str] = (), options: Mapping[str, Any] | None = None,
-                  **changed: Tensor) -> dict[str, Tensor]:  # fmt: skip
+    def gradients(
+        self,
+        dy: Tensor | None = None,
+        wanted: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+        **changed: Tensor,
+    ) -> dict[str, Tensor]:
         """Gradients of the wanted arguments (default: all that have one) where `dy` (default: ones) flows in."""
         given = {**self.arguments, **changed}
         names = wanted or [name for name in self._recorder.differentiable if given[name].is_floating_point()]
@@ -96,8 +101,15 @@ class Call:
 class Recorder:
     """Calls one function and counts. Arguments go by position, in the door's order."""
 
-    def __init__(self, function: Function, *, backend: str, reference: Callable[..., Any],
-                 sum_error: Callable[[str, int], float], differentiable: Sequence[str]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        function: Function,
+        *,
+        backend: str,
+        reference: Callable[..., Any],
+        sum_error: Callable[[str, int], float],
+        differentiable: Sequence[str],
+    ) -> None:
         self.function, self.backend, self.reference = function, backend, reference
         self.sum_error, self.differentiable = sum_error, tuple(differentiable)
         self.calls = 0

@@ -219,6 +219,11 @@ def _proof(name: str, old: Any, new: Any) -> Iterator[Change]:
 
 
 _ENTRIES: Final = {
-    "equations": _equation, "subjects": _subject, "domains": _domain, "obligations": _obligation, "tests": _test,
-    "mutants": _mutant, "proofs": _proof,
-}  # fmt: skip
+    "equations": _equation,
+    "subjects": _subject,
+    "domains": _domain,
+    "obligations": _obligation,
+    "tests": _test,
+    "mutants": _mutant,
+    "proofs": _proof,
+}

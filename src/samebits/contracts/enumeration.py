@@ -62,8 +62,16 @@ class Chunk:
     members: int
 
 
-def enumerated(contract: Contract, door: Door, chunks: Callable[[], Iterator[Chunk]], judges: Mapping[str, Judge],
-               twins: Mapping[str, Sequence[str]], *, expected: int, bound: str) -> Proof:  # fmt: skip
+def enumerated(
+    contract: Contract,
+    door: Door,
+    chunks: Callable[[], Iterator[Chunk]],
+    judges: Mapping[str, Judge],
+    twins: Mapping[str, Sequence[str]],
+    *,
+    expected: int,
+    bound: str,
+) -> Proof:
     """Every chunk through the one subject of these obligations. `twins`: by obligation, mutants that must be refuted.
 
     `expected` is computed by the caller from the set's definition, not by walking it."""
@@ -76,12 +84,21 @@ def enumerated(contract: Contract, door: Door, chunks: Callable[[], Iterator[Chu
     for identifier, mutant in planted if not witness else ():
         recorder = record(contract.mutants[mutant].object)
         caught += bool(_walk(recorder, chunks(), {identifier: judges[identifier]}, lambda _: None)[1])
-    return Proof(kind="enumeration", bound=bound, cases=cases, expected=expected, planted=len(planted), caught=caught,
-                 witness=witness, digest=said.hexdigest())  # fmt: skip
+    return Proof(
+        kind="enumeration",
+        bound=bound,
+        cases=cases,
+        expected=expected,
+        planted=len(planted),
+        caught=caught,
+        witness=witness,
+        digest=said.hexdigest(),
+    )
 
 
-def same_on_both(contract: Contract, door: Door, identifier: str, chunks: Callable[[], Iterator[Chunk]], *,
-                 expected: int, bound: str) -> Proof:  # fmt: skip
+def same_on_both(
+    contract: Contract, door: Door, identifier: str, chunks: Callable[[], Iterator[Chunk]], *, expected: int, bound: str
+) -> Proof:
     """The promise `device` for every member: the CPU's bits, forward and backward, are those of the GPU."""
     if not torch.cuda.is_available():
         raise ValueError("could not be judged: CPU and CUDA are compared and no CUDA GPU is visible")
@@ -91,9 +108,16 @@ def same_on_both(contract: Contract, door: Door, identifier: str, chunks: Callab
     caught = 0
     for mutant in obligation.mutants if not witness else ():
         caught += bool(_both_walks(record(contract.mutants[mutant].object), chunks(), lambda _: None)[1])
-    return Proof(kind="enumeration", bound=f"{bound}, on the CPU and on {torch.cuda.get_device_name()}", cases=cases,
-                 expected=expected, planted=len(obligation.mutants), caught=caught, witness=witness,
-                 digest=said.hexdigest())  # fmt: skip
+    return Proof(
+        kind="enumeration",
+        bound=f"{bound}, on the CPU and on {torch.cuda.get_device_name()}",
+        cases=cases,
+        expected=expected,
+        planted=len(obligation.mutants),
+        caught=caught,
+        witness=witness,
+        digest=said.hexdigest(),
+    )
 
 
 def _both_walks(recorder: Recorder, chunks: Iterable[Chunk], digest: Callable[[bytes], None]) -> tuple[int, str]:
@@ -133,8 +157,9 @@ def within_its_bound(door: Door, call: Call) -> str:
     found = {"output": call.output, **(call.gradients(dy) if door.differentiable else {})}
     found = {name: value.cpu() for name, value in found.items()}
     for name, bounded in bounds.items():
-        wrong = ~(torch.where(bounded.allowed.isinf(), 0.0, (found[name].double() - bounded.exact).abs())
-                  <= bounded.allowed)  # fmt: skip
+        wrong = ~(
+            torch.where(bounded.allowed.isinf(), 0.0, (found[name].double() - bounded.exact).abs()) <= bounded.allowed
+        )
         if bool(wrong.any()):
             index = tuple(int(place[0]) for place in torch.nonzero(wrong, as_tuple=True))
             pair = f"{float(found[name][index])}, exact {float(bounded.exact[index])}"
@@ -157,8 +182,9 @@ def same_rows(call: Call, parts: Iterable[Tensor | slice], words: str, *, backwa
     return ""
 
 
-def _walk(recorder: Recorder, chunks: Iterable[Chunk], judges: Mapping[str, Judge],
-          digest: Callable[[bytes], None]) -> tuple[int, str]:  # fmt: skip
+def _walk(
+    recorder: Recorder, chunks: Iterable[Chunk], judges: Mapping[str, Judge], digest: Callable[[bytes], None]
+) -> tuple[int, str]:
     """(members seen, the first thing that does not hold)."""
     cases = 0
     for number, chunk in enumerate(chunks):
@@ -180,11 +206,12 @@ def _recorder(contract: Contract, door: Door, subject: str, object: str) -> Reco
     orders = contract.subjects[subject].orders[backend()]
     named = (*door.row_arguments, *door.shared_arguments) if door.differentiable else ()
     return Recorder(
-        _imported(object), backend=backend(),
+        _imported(object),
+        backend=backend(),
         reference=_imported(contract.equations[contract.subjects[subject].equation].reference),
         sum_error=lambda format, terms: sum_error(orders[format], terms),
         differentiable=[name for name in named if name not in door.without_gradient],
-    )  # fmt: skip
+    )
 
 
 def _imported(object: str) -> Callable[..., Any]:

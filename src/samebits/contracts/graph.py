@@ -62,20 +62,33 @@ class Dangling:
         return f"{self.path or self.name}:{self.line}: {self.name} depends on {self.wanted!r}, which is no contract"
 
 
-def node_of(contract: Contract, *, levels: Mapping[str, int | None] | None = None, stale: bool = False,
-            failed: bool = False) -> Node:  # fmt: skip
+def node_of(
+    contract: Contract, *, levels: Mapping[str, int | None] | None = None, stale: bool = False, failed: bool = False
+) -> Node:
     """The node of a loaded contract; its levels are the ladder's to say."""
     return Node(
-        name=contract.contract, kind="bound", depends_on=tuple(contract.depends_on),
-        levels=levels or {}, required={each: contract.required(each) for each in contract.backends},
-        obligations=len(contract.obligations), mutants=len(contract.mutants), proofs=len(contract.proofs), stale=stale,
-        failed=failed, path=contract.path,
-    )  # fmt: skip
+        name=contract.contract,
+        kind="bound",
+        depends_on=tuple(contract.depends_on),
+        levels=levels or {},
+        required={each: contract.required(each) for each in contract.backends},
+        obligations=len(contract.obligations),
+        mutants=len(contract.mutants),
+        proofs=len(contract.proofs),
+        stale=stale,
+        failed=failed,
+        path=contract.path,
+    )
 
 
-def graph_of(contracts: Mapping[str, Contract], *, levels: Mapping[str, Mapping[str, int | None]] | None = None,
-             stale: Iterable[str] = (), failed: Iterable[str] = (),
-             planned: Mapping[str, Sequence[str]] | None = None) -> Graph:  # fmt: skip
+def graph_of(
+    contracts: Mapping[str, Contract],
+    *,
+    levels: Mapping[str, Mapping[str, int | None]] | None = None,
+    stale: Iterable[str] = (),
+    failed: Iterable[str] = (),
+    planned: Mapping[str, Sequence[str]] | None = None,
+) -> Graph:
     """The graph of loaded contracts and of those only planned, unless a file has replaced them."""
     known, expired, wrong = levels or {}, set(stale), set(failed)
     nodes = [

@@ -87,9 +87,17 @@ def as_dict(graph: Graph) -> dict[str, Any]:
         "schema": SCHEMA,
         "contracts": [
             {
-                "name": name, "kind": node.kind, "depends_on": list(node.depends_on), "dependents": graph.above(name),
-                "levels": dict(node.levels), "required": dict(node.required), "verdict": node.verdict,
-                "stale": node.stale, "obligations": node.obligations, "mutants": node.mutants, "proofs": node.proofs,
+                "name": name,
+                "kind": node.kind,
+                "depends_on": list(node.depends_on),
+                "dependents": graph.above(name),
+                "levels": dict(node.levels),
+                "required": dict(node.required),
+                "verdict": node.verdict,
+                "stale": node.stale,
+                "obligations": node.obligations,
+                "mutants": node.mutants,
+                "proofs": node.proofs,
             }
             for name, node in graph.nodes.items()
         ],
@@ -99,4 +107,4 @@ def as_dict(graph: Graph) -> dict[str, Any]:
             {"name": each.name, "wanted": each.wanted, "path": str(each.path), "line": each.line}
             for each in graph.dangling()
         ],
-    }  # fmt: skip
+    }

@@ -90,9 +90,16 @@ def prove(claims: Sequence[Claim], *, bound: str, timeout: float = TIMEOUT_SECON
                 witness = witness or f"{query.name}: {_said(query, answer)}"
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     return Proof(
-        kind="integers", bound=bound, cases=decided, expected=len(claims), planted=len(claims), caught=refuted,
-        witness=witness, undecided=undecided, digest=digest,
-    )  # fmt: skip
+        kind="integers",
+        bound=bound,
+        cases=decided,
+        expected=len(claims),
+        planted=len(claims),
+        caught=refuted,
+        witness=witness,
+        undecided=undecided,
+        digest=digest,
+    )
 
 
 def _said(query: Query, answer: str) -> str:

@@ -81,15 +81,22 @@ def standing(contract: Contract, identifier: str, backend: str, receipts: Sequen
     machines = [machine_words(each.where) for each in own if each.machine != ANYWHERE]
     killed = {mutant for each in own for mutant in each.killed}
     return Standing(
-        obligation=identifier, word=obligation.word, backend=backend, level=level,
-        required=contract.required(backend_asked(backend)), lacks=lacks,
+        obligation=identifier,
+        word=obligation.word,
+        backend=backend,
+        level=level,
+        required=contract.required(backend_asked(backend)),
+        lacks=lacks,
         failed=next((f"level {each.level} on {each.machine}: {each.detail}" for each in own if not each.holds), ""),
-        stale=_stale(relevant), shown_on=tuple(dict.fromkeys(machines)), counted=len(own),
+        stale=_stale(relevant),
+        shown_on=tuple(dict.fromkeys(machines)),
+        counted=len(own),
         here=sum(each.standing == FRESH and each.receipt.obligation == identifier for each in relevant),
         proofs=tuple(f"{each.method}: {each.bound}" for each in own if each.level == HIGHEST and each.holds),
         calls=max((each.calls for each in own if each.level == 3), default=0),
-        killed=len(killed & set(obligation.mutants)), mutants=len(obligation.mutants),
-    )  # fmt: skip
+        killed=len(killed & set(obligation.mutants)),
+        mutants=len(obligation.mutants),
+    )
 
 
 def _speaks(receipt: Receipt, identifier: str, backend: str) -> bool:
@@ -102,9 +109,10 @@ def _stale(receipts: Sequence[Compared]) -> tuple[str, ...]:
     """What no longer counts, where nothing that counts says the same."""
     said = {each.receipt.key[:5] for each in receipts if each.counts}
     return tuple(
-        f"level {each.receipt.level} ({each.receipt.machine}): {'; '.join(each.reasons)}" for each in receipts
+        f"level {each.receipt.level} ({each.receipt.machine}): {'; '.join(each.reasons)}"
+        for each in receipts
         if each.standing == STALE and each.receipt.key[:5] not in said
-    )  # fmt: skip
+    )
 
 
 def _lack(contract: Contract, identifier: str, backend: str, level: int, receipts: Sequence[Receipt]) -> str:

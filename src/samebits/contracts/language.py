@@ -12,13 +12,30 @@ from typing import Any, Final
 
 # The closed list. `order` says that the order revealed by measurement is the order declared, and replays bit for bit.
 PROMISES = (
-    "repeat", "batch", "padding", "chunk", "cache", "tile", "tensor", "micro", "data", "resume", "schedule", "device",
-    "accuracy", "order",
-)  # fmt: skip
+    "repeat",
+    "batch",
+    "padding",
+    "chunk",
+    "cache",
+    "tile",
+    "tensor",
+    "micro",
+    "data",
+    "resume",
+    "schedule",
+    "device",
+    "accuracy",
+    "order",
+)
 BACKENDS = ("cpu", "triton")
 FORMATS = ("float32", "bfloat16", "float16")
-TOLERANCES: Final = {"bitwise": (), "ulp": ("value",), "abs": ("value", "why"), "rel": ("value", "to", "why"),
-                     "derived": ("bound",)}  # fmt: skip
+TOLERANCES: Final = {
+    "bitwise": (),
+    "ulp": ("value",),
+    "abs": ("value", "why"),
+    "rel": ("value", "to", "why"),
+    "derived": ("bound",),
+}
 """Each kind with the keys it needs; no kind takes another's."""
 
 
@@ -205,9 +222,10 @@ class Contract(Document):
         """Every proof declared for an obligation on a backend, or on all of several that it compares."""
         wanted = set(backend.split(", "))
         return {
-            name: entry for name, entry in self.proofs.items()
+            name: entry
+            for name, entry in self.proofs.items()
             if identifier in entry.obligations and wanted <= set(entry.backends)
-        }  # fmt: skip
+        }
 
 
 _EXAMPLE = re.compile(r"(?P<shape>[0-9]+(?:x[0-9]+)*) (?P<recipe>\w+) (?P<format>\w+) seed (?P<seed>[0-9]+)", re.ASCII)

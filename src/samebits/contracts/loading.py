@@ -93,20 +93,26 @@ class _Checker:
             expect(key, re.fullmatch(pattern, value) is not None, f"{key} must look like {allowed}, got {value!r}")
         required = contract.requires_level
         levels = [required] if isinstance(required, int) else list(required.values())
-        expect("requires_level", all(0 <= level <= 4 for level in levels),
-               f"requires_level is {_shown(required)}; allowed: 0 to 4")  # fmt: skip
-        expect("requires_level", isinstance(required, int) or set(required) == set(contract.backends),
-               f"requires_level is {_shown(required)}; allowed: a level for each of {', '.join(contract.backends)}",
-        )  # fmt: skip
+        expect(
+            "requires_level",
+            all(0 <= level <= 4 for level in levels),
+            f"requires_level is {_shown(required)}; allowed: 0 to 4",
+        )
+        expect(
+            "requires_level",
+            isinstance(required, int) or set(required) == set(contract.backends),
+            f"requires_level is {_shown(required)}; allowed: a level for each of {', '.join(contract.backends)}",
+        )
         expect("depends_on", len(set(contract.depends_on)) == len(contract.depends_on), "depends_on names one twice")
         for name in contract.depends_on:
             expect("depends_on", re.fullmatch(r"[a-z][a-z0-9_]*", name) is not None, f"depends_on: {name!r} is no name")
 
     def _ids(self, section: str) -> None:
         pattern = (
-            r"FALSIFY-[A-Z0-9_-]*[0-9]{3}" if section == "tests"
+            r"FALSIFY-[A-Z0-9_-]*[0-9]{3}"
+            if section == "tests"
             else rf"{self.contract.prefix}-{IDS[section]}[1-9][0-9]*"
-        )  # fmt: skip
+        )
         for identifier in getattr(self.contract, section):
             if re.fullmatch(pattern, identifier, re.ASCII) is None:
                 raise self._place(section, identifier).fail(f"an id of {section} must look like {pattern}")

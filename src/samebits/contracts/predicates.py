@@ -20,8 +20,14 @@ from samebits.numerics.bits import compare, hexadecimal
 Predicate: TypeAlias = Callable[..., str]
 
 
-def difference(found: Tensor, expected: Tensor, tolerance: Tolerance, *, allowed: Tensor | float | None = None,
-               words: str = "output") -> str:  # fmt: skip
+def difference(
+    found: Tensor,
+    expected: Tensor,
+    tolerance: Tolerance,
+    *,
+    allowed: Tensor | float | None = None,
+    words: str = "output",
+) -> str:
     """What is wrong, or "". `allowed` is the derived bound, or what a relative tolerance is relative to."""
     if found.shape != expected.shape:
         return f"{words}: shape {list(found.shape)} != {list(expected.shape)}"

@@ -148,18 +148,21 @@ def compared(receipt: Receipt, now: Facts | None) -> Compared:
     if now is None:
         return Compared(receipt, STALE, ("the contract names no such obligation or proof",))
     changed = [
-        f"{name}: {words} changed" for name, words in SOURCES.items()
+        f"{name}: {words} changed"
+        for name, words in SOURCES.items()
         if receipt.sources.get(name) != now.sources.get(name)
-    ]  # fmt: skip
+    ]
     names = {**receipt.dependencies, **now.dependencies}
     changed += [
-        f"dependencies: {name} changed" for name in names
+        f"dependencies: {name} changed"
+        for name in names
         if receipt.dependencies.get(name) != now.dependencies.get(name)
-    ]  # fmt: skip
+    ]
     if changed:
         return Compared(receipt, STALE, tuple(changed))
     other = tuple(
         f"{name} {receipt.where.get(name, 'none')} there, {now.where.get(name, 'none')} here"
-        for name in {**receipt.where, **now.where} if receipt.where.get(name) != now.where.get(name)
-    )  # fmt: skip
+        for name in {**receipt.where, **now.where}
+        if receipt.where.get(name) != now.where.get(name)
+    )
     return Compared(receipt, ELSEWHERE if other else FRESH, other)

@@ -136,9 +136,13 @@ def holds(call: Call, tolerance: Tolerance) -> str:
 '''
 
 FILES: Final = {
-    "__init__.py": _DOOR, "reference.py": _REFERENCE, "contract.yaml": _CONTRACT, "check.py": _CHECK,
-    "faults.py": _FAULTS, "properties.py": _PROPERTIES,
-}  # fmt: skip
+    "__init__.py": _DOOR,
+    "reference.py": _REFERENCE,
+    "contract.yaml": _CONTRACT,
+    "check.py": _CHECK,
+    "faults.py": _FAULTS,
+    "properties.py": _PROPERTIES,
+}
 
 
 def scaffold(name: str, prefix: str, folder: Path, package: str = "samebits.ops") -> Path:

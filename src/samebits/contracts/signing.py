@@ -41,9 +41,11 @@ def sign(folder: Path, key: Path) -> Path:
         text = Path(place) / "statement"
         text.write_bytes(said)
         done = subprocess.run(
-            [tool, "-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE, str(text)], capture_output=True, text=True,
+            [tool, "-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE, str(text)],
+            capture_output=True,
+            text=True,
             check=False,
-        )  # fmt: skip
+        )
         if done.returncode != 0:
             raise ValueError(f"--key {key} cannot sign: {' '.join((done.stderr or done.stdout).split())}")
         put_in_one_move(folder / SIGNATURE, text.with_suffix(".sig").read_bytes())
@@ -59,14 +61,18 @@ def verify(folder: Path, allowed: Path) -> str:
     if not signature.is_file():
         raise UnjudgedError(f"{signature} is missing: the receipts are not signed")
     found = subprocess.run(
-        [tool, "-Y", "find-principals", "-s", str(signature), "-f", str(allowed)], capture_output=True, text=True,
+        [tool, "-Y", "find-principals", "-s", str(signature), "-f", str(allowed)],
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     for name in found.stdout.split() if found.returncode == 0 else ():
         done = subprocess.run(
-            [tool, "-Y", "verify", "-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(signature)], input=said,
-            capture_output=True, check=False,
-        )  # fmt: skip
+            [tool, "-Y", "verify", "-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(signature)],
+            input=said,
+            capture_output=True,
+            check=False,
+        )
         if done.returncode == 0:
             return name
     return ""

@@ -44,8 +44,14 @@ class Tree:
         self.packages = dict(packages)
         self._names: dict[Path, list[Path]] = {}
 
-    def reached(self, modules: Iterable[str], backends: Iterable[str], *, within: Callable[[Path], bool] = bool,
-                without: frozenset[Path] = frozenset()) -> set[Path]:  # fmt: skip
+    def reached(
+        self,
+        modules: Iterable[str],
+        backends: Iterable[str],
+        *,
+        within: Callable[[Path], bool] = bool,
+        without: frozenset[Path] = frozenset(),
+    ) -> set[Path]:
         """The files of these modules and all that they import or include, for these backends.
 
         `within` says which files are entered; what is in `without` is neither entered nor returned."""
@@ -112,9 +118,7 @@ def _kernels_beside(file: Path) -> Iterator[Path]:
 
 def compiled_by_all(package: Path) -> list[Path]:
     """C++ that is compiled into the library and belongs to no contract: headers, threads, elementary functions."""
-    return sorted(
-        file for suffix in CPP for file in package.glob(f"**/*{suffix}") if not has_contract(file.parent)
-    )  # fmt: skip
+    return sorted(file for suffix in CPP for file in package.glob(f"**/*{suffix}") if not has_contract(file.parent))
 
 
 def contract_digest(contract: Contract) -> str:
@@ -128,12 +132,17 @@ def obligation_digest(contract: Contract, identifier: str) -> str:
     """SHA-256 of one obligation and of everything in the contract that it rests on."""
     obligation = contract.obligations[identifier]
     subject = contract.subjects[obligation.subject]
-    return canonical({
-        "numerics": asdict(contract.numerics), "obligation": asdict(obligation), "subject": asdict(subject),
-        "equation": asdict(contract.equations[subject.equation]), "domain": asdict(contract.domains[obligation.domain]),
-        "tests": {name: asdict(contract.tests[name]) for name in obligation.tests},
-        "mutants": {name: asdict(contract.mutants[name]) for name in obligation.mutants},
-    })  # fmt: skip
+    return canonical(
+        {
+            "numerics": asdict(contract.numerics),
+            "obligation": asdict(obligation),
+            "subject": asdict(subject),
+            "equation": asdict(contract.equations[subject.equation]),
+            "domain": asdict(contract.domains[obligation.domain]),
+            "tests": {name: asdict(contract.tests[name]) for name in obligation.tests},
+            "mutants": {name: asdict(contract.mutants[name]) for name in obligation.mutants},
+        }
+    )
 
 
 def canonical(document: object) -> str:

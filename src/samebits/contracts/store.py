@@ -68,8 +68,9 @@ class Store:
         """How long what a receipt tells took last time, whatever its schema: by obligation, level and what ran."""
         return {
             (document["obligation"], document["level"], document["by"]): float(document["seconds"])
-            for _, document in self._lines(contract) if "obligation" in document
-        }  # fmt: skip
+            for _, document in self._lines(contract)
+            if "obligation" in document
+        }
 
     def _lines(self, contract: str) -> Iterator[tuple[str, dict[str, Any]]]:
         path = self.folder / f"{contract}{SUFFIX}"

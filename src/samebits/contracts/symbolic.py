@@ -191,10 +191,15 @@ class Symbols:
     def language(self) -> dict[str, Any]:
         """As much of `triton.language` as addresses need; one unknown lane stands for all lanes of a tensor."""
         return {
-            "int64": 64, "int32": 32, "cdiv": self.ceiling, "where": self.choose, "minimum": self.smaller,
-            "maximum": self.larger, "broadcast_to": lambda value, shape: value,
+            "int64": 64,
+            "int32": 32,
+            "cdiv": self.ceiling,
+            "where": self.choose,
+            "minimum": self.smaller,
+            "maximum": self.larger,
+            "broadcast_to": lambda value, shape: value,
             "arange": lambda first, stop: self.unknown(least=first, below=stop, bits=32),
-        }  # fmt: skip
+        }
 
 
 def width(*values: Any) -> int:

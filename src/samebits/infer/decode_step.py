@@ -31,10 +31,13 @@ class DecodeStep:
         ids, positions, written, lengths = torch.zeros(4, rows, dtype=torch.int64)
         self._batch = Batch(ids=ids, positions=positions, lengths=(1,) * rows)
         self._tables = Tables(
-            held=[0] * rows, grown=[1] * rows, tables=[range(pages)] * rows, written=written,
+            held=[0] * rows,
+            grown=[1] * rows,
+            tables=[range(pages)] * rows,
+            written=written,
             pages=torch.zeros(rows, pages, dtype=torch.int32),
             spread=Spread(start=torch.zeros_like(lengths), length=lengths, longest=pages * caches[0].page_size),
-        )  # fmt: skip
+        )
         self._capture: Capture[Tensor] | None = None
 
     def hidden(self, ids: Sequence[int], held: Sequence[int], tables: Sequence[Sequence[int]]) -> Tensor:

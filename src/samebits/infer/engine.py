@@ -37,8 +37,9 @@ def _without_sums(model: Model) -> Model:
 class Engine:
     """A model, the pages of its key-value cache, and the requests that use them."""
 
-    def __init__(self, model: Model, *, pages: int, page_size: int = 16, batch_tokens: int = 256,
-                 batch_requests: int = 64) -> None:  # fmt: skip
+    def __init__(
+        self, model: Model, *, pages: int, page_size: int = 16, batch_tokens: int = 256, batch_requests: int = 64
+    ) -> None:
         """`pages` of `page_size` tokens each; at most so many tokens and requests a step. None of it decides bits."""
         for name, value in (("pages", pages), ("batch_requests", batch_requests)):
             if value < 1:
@@ -51,11 +52,13 @@ class Engine:
             )
         self.model = _without_sums(model)
         config = model.config
-        self._limit = min(config.max_positions, pages * page_size)
+        self._limit = min(config.max_position_embeddings, pages * page_size)
         self._pool = PagePool(pages)
         self._scheduler = Scheduler(self._pool, page_size, batch_tokens, batch_requests)
-        sizes = (pages, page_size, model.key_heads, config.head_size)
-        self._caches = [LayerCache(*sizes, dtype=model.dtype, device=model.device) for _ in range(config.layers)]
+        sizes = (pages, page_size, model.key_heads, config.head_dim)
+        self._caches = [
+            LayerCache(*sizes, dtype=model.dtype, device=model.device) for _ in range(config.num_hidden_layers)
+        ]
         self._captures = can_capture(self.model)
         self._decode_steps: dict[int, DecodeStep] = {}
         self._arena = Arena()
@@ -94,7 +97,7 @@ class Engine:
 
     def check(self, request: Request) -> None:
         """Refuse what can never run; `submit` does."""
-        vocabulary = self.model.config.vocabulary
+        vocabulary = self.model.config.vocab_size
         for place, token in enumerate(request.prompt):
             if type(token) is not int or not 0 <= token < vocabulary:
                 raise ValueError(f"engine: token {place} of the prompt is {token!r}; allowed: 0 to {vocabulary - 1}")

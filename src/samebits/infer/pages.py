@@ -133,8 +133,14 @@ class Tables:
     spread: Spread
 
     @classmethod
-    def of(cls, tables: Sequence[Sequence[int]], held: Sequence[int], counts: Sequence[int], page_size: int,
-           device: torch.device) -> Tables:  # fmt: skip
+    def of(
+        cls,
+        tables: Sequence[Sequence[int]],
+        held: Sequence[int],
+        counts: Sequence[int],
+        page_size: int,
+        device: torch.device,
+    ) -> Tables:
         """Sequences that hold some keys each and get `counts` more, in pages that their tables name already."""
         grown = [before + count for before, count in zip(held, counts, strict=True)]
         rows = [
@@ -154,8 +160,9 @@ class Tables:
 class LayerCache(Cache):
     """A layer's keys and values (pages, page_size, Hk, D) for all requests; `at` says whose turn it is."""
 
-    def __init__(self, pages: int, page_size: int, key_heads: int, head: int, *, dtype: torch.dtype,
-                 device: torch.device) -> None:  # fmt: skip
+    def __init__(
+        self, pages: int, page_size: int, key_heads: int, head: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.k, self.v = (torch.zeros(pages, page_size, key_heads, head, dtype=dtype, device=device) for _ in range(2))
         self._flat = self.k.flatten(0, 1), self.v.flatten(0, 1)
         self._tables: Tables | None = None

@@ -28,9 +28,16 @@ from samebits.ops.registering import register
 
 
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
     """torch's function of that name, its arguments and its meaning; a query that sees no key gives 0."""
     for x in (query, key, value):
         backend_of(x)
@@ -188,9 +195,13 @@ def _backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
 _ARGUMENTS = "Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale"
 register(
     f"masked_attention({_ARGUMENTS}) -> Tensor",
-    run=_forward, fake=_forward_fake, setup_context=_setup_context, backward=_backward,
-)  # fmt: skip
+    run=_forward,
+    fake=_forward_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)
 register(
     f"masked_attention_gradients(Tensor dout, {_ARGUMENTS}, bool of_mask) -> (Tensor, Tensor, Tensor, Tensor)",
-    run=_gradients, fake=_gradients_fake,
-)  # fmt: skip
+    run=_gradients,
+    fake=_gradients_fake,
+)

@@ -138,7 +138,7 @@ HARMLESS_IF: Final[dict[str, Callable[[tuple[Any, ...], dict[str, Any]], bool]]]
     **dict.fromkeys(("index_copy", "index_copy_"), _distinct),
     **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _overwrites_alone),
     **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss"), _no_reduction),
-}  # fmt: skip
+}
 """Harmless in some forms: name to the question whether this call has one."""
 
 HARMLESS_OFF_CPU: Final[frozenset[str]] = frozenset(_TWO_FORMS.split())

@@ -95,8 +95,9 @@ def _active(target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
     return target != ignore_index
 
 
-def nll_loss(logp: Tensor, target: Tensor, weight: Tensor | None, reduction: int,
-             ignore_index: int) -> tuple[Tensor, Tensor]:  # fmt: skip
+def nll_loss(
+    logp: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
     """(loss, number of active rows as a float)."""
     backend_of(logp)
     active = _active(target, weight, ignore_index)
@@ -110,8 +111,9 @@ def nll_loss(logp: Tensor, target: Tensor, weight: Tensor | None, reduction: int
     return total.to(logp.dtype), count.to(logp.dtype)
 
 
-def nll_loss_backward(dloss: Tensor, logp: Tensor, target: Tensor, weight: Tensor | None, reduction: int,
-                      ignore_index: int, count: Tensor) -> Tensor:  # fmt: skip
+def nll_loss_backward(
+    dloss: Tensor, logp: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int, count: Tensor
+) -> Tensor:
     active = _active(target, weight, ignore_index)
     place = torch.where(active, target, 0).unsqueeze(-1)
     share = dloss / active.sum().to(dloss.dtype) if reduction == MEAN else dloss

@@ -180,8 +180,9 @@ class InvariantMode(TorchDispatchMode):
             results = one_by_one(func, name, args, kwargs)
         return None if in_place else results
 
-    def _run(self, route: Callable[..., Any], func: Any, in_place: bool, args: tuple[Any, ...],
-             kwargs: dict[str, Any]) -> Any:  # fmt: skip
+    def _run(
+        self, route: Callable[..., Any], func: Any, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """The route's result, written where an in-place or `out` form wants it."""
         out = kwargs.get("out")
         try:
@@ -208,8 +209,14 @@ class InvariantMode(TorchDispatchMode):
                 goes_on = partial(_resumed, resume, args)
                 self._chains.remember(results[number], tensors_in(args), goes_on, crosses_rows=over_rows)
 
-    def run_whole(self, func: Any, route: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-                  otherwise: Callable[..., Any]) -> Any:  # fmt: skip
+    def run_whole(
+        self,
+        func: Any,
+        route: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        otherwise: Callable[..., Any],
+    ) -> Any:
         """A compound operation that was caught before torch took it apart, which is what `otherwise` does."""
         try:
             result = route(*args, **kwargs)

@@ -84,8 +84,9 @@ def _groups(offs: Tensor) -> list[slice]:
     return [slice(start, max(start, stop)) for start, stop in pairwise(ends)]
 
 
-def grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
-               out_dtype: torch.dtype | None = None) -> Tensor:  # fmt: skip
+def grouped_mm(
+    a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> Tensor:
     """A product a group, such as an expert's: of rows of a, of columns of b, or of the axis that is summed."""
     if bias is not None or out_dtype not in (None, a.dtype):
         raise RefusedError("a grouped product with bias or out_dtype is not offered; add the bias after it")

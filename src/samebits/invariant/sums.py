@@ -57,20 +57,23 @@ def _count(x: Tensor, dim: int | Sequence[int] | None) -> int:
     return math.prod(x.shape[axis] for axis in _axes(x, dim))
 
 
-def sum(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *,
-        dtype: torch.dtype | None = None) -> Tensor:  # fmt: skip
+def sum(
+    x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
     x = x if dtype is None else x.to(dtype)
     return float32_sum(x, dim, keepdim).to(x.dtype)
 
 
-def mean(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *,
-         dtype: torch.dtype | None = None) -> Tensor:  # fmt: skip
+def mean(
+    x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
     x = x if dtype is None else x.to(dtype)
     return (float32_sum(x, dim, keepdim) / _count(x, dim)).to(x.dtype)
 
 
-def var_mean(x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float | None = None,
-             keepdim: bool = False) -> tuple[Tensor, Tensor]:  # fmt: skip
+def var_mean(
+    x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
     """The squares of what is left after the mean is taken off, summed."""
     count, wide = _count(x, dim), x.float()
     centre = float32_sum(x, dim, True) / count
@@ -79,18 +82,26 @@ def var_mean(x: Tensor, dim: int | Sequence[int] | None = None, *, correction: f
     return variance.to(x.dtype), centre.reshape(variance.shape).to(x.dtype)
 
 
-def var(x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float | None = None,
-        keepdim: bool = False) -> Tensor:  # fmt: skip
+def var(
+    x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Tensor:
     return var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
-def std(x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float | None = None,
-        keepdim: bool = False) -> Tensor:  # fmt: skip
+def std(
+    x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Tensor:
     return sqrt(var(x.float(), dim, correction=correction, keepdim=keepdim)).to(x.dtype)
 
 
-def vector_norm(x: Tensor, order: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False, *,
-                dtype: torch.dtype | None = None) -> Tensor:  # fmt: skip
+def vector_norm(
+    x: Tensor,
+    order: float = 2,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     if order not in (1, 2, math.inf):
         raise RefusedError(f"a norm of order {order} is not offered; allowed: 1, 2, inf")
     backend_of(x)
@@ -111,8 +122,9 @@ def logsumexp(x: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Ten
     return (total + shift.reshape(total.shape)).to(x.dtype)
 
 
-def layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None,
-               eps: float) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """(y, mean, 1 / sqrt(variance + eps)), the last two in float32."""
     axes = list(range(x.dim() - len(shape), x.dim()))
     wide, count = x.float(), math.prod(shape)
@@ -125,9 +137,16 @@ def layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Ten
     return y.to(x.dtype), centre, scale
 
 
-def layer_norm_backward(dy: Tensor, x: Tensor, shape: Sequence[int], centre: Tensor, scale: Tensor,
-                        weight: Tensor | None, bias: Tensor | None,
-                        wanted: Sequence[bool]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+def layer_norm_backward(
+    dy: Tensor,
+    x: Tensor,
+    shape: Sequence[int],
+    centre: Tensor,
+    scale: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     axes, rows = list(range(x.dim() - len(shape), x.dim())), list(range(x.dim() - len(shape)))
     wide, count = dy.float(), math.prod(shape)
     normal = (x.float() - centre) * scale
@@ -143,8 +162,9 @@ def layer_norm_backward(dy: Tensor, x: Tensor, shape: Sequence[int], centre: Ten
     return dx, dweight, dbias
 
 
-def resume_layer_norm_weight(accumulator: Tensor, dy: Tensor, x: Tensor, shape: Sequence[int], centre: Tensor,
-                             scale: Tensor, *_: object) -> None:  # fmt: skip
+def resume_layer_norm_weight(
+    accumulator: Tensor, dy: Tensor, x: Tensor, shape: Sequence[int], centre: Tensor, scale: Tensor, *_: object
+) -> None:
     _resume_rows(accumulator, dy.float() * ((x.float() - centre) * scale), shape)
 
 
@@ -169,8 +189,9 @@ def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float 
     return y_MH.reshape(x.shape), rstd_M.reshape(*rows, *[1] * len(shape))
 
 
-def rms_norm_backward(dy: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, weight: Tensor | None,
-                      wanted: Sequence[bool]) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+def rms_norm_backward(
+    dy: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, weight: Tensor | None, wanted: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None]:
     backend, width = backend_of(x), math.prod(shape)
     weight_H = x.new_ones(width) if weight is None else weight.reshape(-1)
     dy_MH, x_MH, rstd_M = dy.reshape(-1, width), x.reshape(-1, width), rstd.reshape(-1)
@@ -184,8 +205,9 @@ def rms_norm_backward(dy: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor,
     return dx, dweight
 
 
-def resume_rms_norm_weight(accumulator: Tensor, dy: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor,
-                           *_: object) -> None:  # fmt: skip
+def resume_rms_norm_weight(
+    accumulator: Tensor, dy: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, *_: object
+) -> None:
     width = math.prod(shape)
     torch.ops.samebits.rmsnorm_dweight_(
         accumulator.view(width), dy.reshape(-1, width), x.reshape(-1, width), rstd.reshape(-1), backend_of(x)

@@ -27,9 +27,18 @@ def register() -> None:
     transformers.AttentionMaskInterface.register(NAME, padding_mask)
 
 
-def padding_mask(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: int = 0,
-                 mask_function: Any = None, attention_mask: Tensor | None = None, use_vmap: bool = False,
-                 device: Any = None, **_: Any) -> Tensor | None:  # fmt: skip
+def padding_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    mask_function: Any = None,
+    attention_mask: Tensor | None = None,
+    use_vmap: bool = False,
+    device: Any = None,
+    **_: Any,
+) -> Tensor | None:
     """The 2-D mask over all keys from the sequences' first on, also those that a cache has dropped or not filled yet.
 
     None where every key is there. `use_vmap` means a mask of the caller's own, which cannot be read."""
@@ -57,11 +66,22 @@ def _check_holes(mask_BK: Tensor) -> None:
         )
 
 
-def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-              scaling: float | None = None, dropout: float = 0.0, sliding_window: int | None = None,
-              softcap: float | None = None, is_causal: bool | None = None, position_ids: Tensor | None = None,
-              cu_seq_lens_q: Tensor | None = None, cu_seq_lens_k: Tensor | None = None,
-              **unused: Any) -> tuple[Tensor, None]:  # fmt: skip
+def attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    position_ids: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Tensor | None = None,
+    **unused: Any,
+) -> tuple[Tensor, None]:
     """(batch, heads, length, head size) tensors in, (batch, length, heads, head size) out, as transformers wants it."""
     backend = backend_of(query)
     _check_arguments(module, dropout, unused)
@@ -85,10 +105,21 @@ def attention(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     flat = [_widened(x, width).transpose(1, 2).reshape(-1, x.shape[1], width) for x in (query, key, value)]
     out, _ = torch.ops.samebits.attention(
-        *flat, q_start, q_length, k_start, k_length, None, 0, S if cu_seq_lens_q is None else B * S,
-        K if cu_seq_lens_q is None else B * K, bool(causal), sliding_window or 0,
-        1.0 / math.sqrt(D) if scaling is None else float(scaling), softcap or 0.0, backend,
-    )  # fmt: skip
+        *flat,
+        q_start,
+        q_length,
+        k_start,
+        k_length,
+        None,
+        0,
+        S if cu_seq_lens_q is None else B * S,
+        K if cu_seq_lens_q is None else B * K,
+        bool(causal),
+        sliding_window or 0,
+        1.0 / math.sqrt(D) if scaling is None else float(scaling),
+        softcap or 0.0,
+        backend,
+    )
     return out.reshape(B, S, heads, width)[..., : value.shape[-1]], None
 
 

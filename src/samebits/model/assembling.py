@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from samebits.model.config import Config
+from samebits.model.config import ModelConfig
 from samebits.model.weights import EMBEDDING, HEAD, shapes
 from samebits.nn import Attention, Decoder, DecoderLayer, Embedding, Linear, LMHead, RMSNorm, SwiGLU
 
@@ -20,7 +20,7 @@ Module = TypeVar("Module", bound=nn.Module)
 NOWHERE = torch.device("meta")
 
 
-def assembled(config: Config) -> tuple[Decoder, LMHead]:
+def assembled(config: ModelConfig) -> tuple[Decoder, LMHead]:
     """The decoder and the head of a config; their weights are to be put in."""
     decoder, head = _first(config)
     return _twin(decoder), _twin(head)
@@ -38,29 +38,36 @@ def _twin(module: Module) -> Module:
 
 
 @cache
-def _first(config: Config) -> tuple[Decoder, LMHead]:
-    layers = [_layer(config) for _ in range(config.layers)]
-    embedding = Embedding(config.vocabulary, config.hidden, device=NOWHERE)
-    norm = RMSNorm(config.hidden, config.eps, device=NOWHERE)
-    return Decoder(embedding, layers, norm), LMHead(config.hidden, config.vocabulary, device=NOWHERE)
+def _first(config: ModelConfig) -> tuple[Decoder, LMHead]:
+    layers = [_layer(config) for _ in range(config.num_hidden_layers)]
+    embedding = Embedding(config.vocab_size, config.hidden_size, device=NOWHERE)
+    norm = RMSNorm(config.hidden_size, config.rms_norm_eps, device=NOWHERE)
+    return Decoder(embedding, layers, norm), LMHead(config.hidden_size, config.vocab_size, device=NOWHERE)
 
 
-def _layer(config: Config) -> DecoderLayer:
+def _layer(config: ModelConfig) -> DecoderLayer:
     attention = Attention(
-        config.hidden, config.heads, config.key_heads, config.head_size, qk_norm=config.norms_of_heads,
-        rms_norm_eps=config.eps, rope_theta=config.theta, rope_scaling=config.scaling, device=NOWHERE,
-    )  # fmt: skip
-    mlp = SwiGLU(config.hidden, config.intermediate, device=NOWHERE)
-    return DecoderLayer(attention, mlp, config.hidden, config.eps, device=NOWHERE)
+        config.hidden_size,
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        config.head_dim,
+        qk_norm=config.use_qk_norm,
+        rms_norm_eps=config.rms_norm_eps,
+        rope_theta=config.rope_theta,
+        rope_scaling=config.rope_scaling,
+        device=NOWHERE,
+    )
+    mlp = SwiGLU(config.hidden_size, config.intermediate_size, device=NOWHERE)
+    return DecoderLayer(attention, mlp, config.hidden_size, config.rms_norm_eps, device=NOWHERE)
 
 
 class Weights(MutableMapping[str, Tensor]):
     """The weights of a module by name, in the order of the config. A tied head is the embedding's own tensor."""
 
-    def __init__(self, module: nn.Module, config: Config) -> None:
+    def __init__(self, module: nn.Module, config: ModelConfig) -> None:
         modules = dict(module.named_modules())
         self._owners = {name: [modules[name.removesuffix(".weight")]] for name in shapes(config)}
-        if config.tied:
+        if config.tie_word_embeddings:
             self._owners[EMBEDDING].append(modules[HEAD.removesuffix(".weight")])
 
     def __getitem__(self, name: str) -> Tensor:

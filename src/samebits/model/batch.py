@@ -34,8 +34,13 @@ class Batch:
         return list(accumulate(self.lengths, initial=0))
 
     @classmethod
-    def of(cls, sequences: Sequence[Sequence[int] | Tensor], *, starts: Sequence[int] | None = None,
-           device: torch.device | str = "cpu") -> Batch:  # fmt: skip
+    def of(
+        cls,
+        sequences: Sequence[Sequence[int] | Tensor],
+        *,
+        starts: Sequence[int] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Batch:
         """Sequences one after another; `starts` are the positions of their first tokens, 0 unless said."""
         if not sequences or not all(len(each) for each in sequences):
             raise ValueError(f"batch: {len(sequences)} sequences, one of no tokens; allowed: at least one token each")

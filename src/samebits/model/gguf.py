@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.model.config import Config
+from samebits.model.config import ModelConfig
 from samebits.model.gguf_file import File, Place
 from samebits.model.huggingface import check_room
 from samebits.model.model import Model
@@ -24,11 +24,18 @@ from samebits.records.packages import require
 ARCHITECTURES: Final = ("llama", "qwen3")
 # Theirs to ours, within a layer.
 NAMES: Final = {
-    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-}  # fmt: skip
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 # How text is cut, by the name that llama.cpp gave it.
 CUTS: Final[dict[str, list[dict[str, Any]]]] = {
     "gpt-2": [byte_level(use_regex=True)],
@@ -71,7 +78,7 @@ def _get(file: File, name: str, kind: type, default: Any = None) -> Any:
     return found
 
 
-def _config(file: File) -> Config:
+def _config(file: File) -> ModelConfig:
     family = file.values.get("general.architecture")
     if family not in ARCHITECTURES:
         raise ValueError(f"{file.path}: architecture is {family!r:.60}; allowed: {', '.join(ARCHITECTURES)}")
@@ -87,16 +94,23 @@ def _config(file: File) -> Config:
             raise ValueError(f"{file.path}: {name} is {number(name)}, a head has {size}; allowed: the same")
     tokens = file.values.get("tokenizer.ggml.tokens")
     ends = [file.values.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
-    return Config(
-        vocabulary=number("vocab_size", len(tokens) if isinstance(tokens, list) else None), hidden=hidden,
-        layers=number("block_count"), heads=heads, key_heads=number("attention.head_count_kv", heads), head_size=size,
-        intermediate=number("feed_forward_length"), max_positions=number("context_length"),
-        tied="output.weight" not in file.places, norms_of_heads=family == "qwen3",
-        eps=_get(file, f"{family}.attention.layer_norm_rms_epsilon", float),
-        theta=_get(file, f"{family}.rope.freq_base", float, 10000.0), scaling=_scaling(file, family),
-        bos=file.values.get("tokenizer.ggml.bos_token_id"),
-        eos=tuple(dict.fromkeys(each for each in ends if each is not None)),
-    )  # fmt: skip
+    return ModelConfig(
+        vocab_size=number("vocab_size", len(tokens) if isinstance(tokens, list) else None),
+        hidden_size=hidden,
+        num_hidden_layers=number("block_count"),
+        num_attention_heads=heads,
+        num_key_value_heads=number("attention.head_count_kv", heads),
+        head_dim=size,
+        intermediate_size=number("feed_forward_length"),
+        max_position_embeddings=number("context_length"),
+        tie_word_embeddings="output.weight" not in file.places,
+        use_qk_norm=family == "qwen3",
+        rms_norm_eps=_get(file, f"{family}.attention.layer_norm_rms_epsilon", float),
+        rope_theta=_get(file, f"{family}.rope.freq_base", float, 10000.0),
+        rope_scaling=_scaling(file, family),
+        bos_token_id=file.values.get("tokenizer.ggml.bos_token_id"),
+        eos_token_id=tuple(dict.fromkeys(each for each in ends if each is not None)),
+    )
 
 
 def _scaling(file: File, family: str) -> RopeScaling | None:
@@ -107,9 +121,12 @@ def _scaling(file: File, family: str) -> RopeScaling | None:
     if kind == "none":
         return None
     renamed = {
-        "factor": "factor", "original_context_length": "original_max_position_embeddings",
-        "attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow",
-    }  # fmt: skip
+        "factor": "factor",
+        "original_context_length": "original_max_position_embeddings",
+        "attn_factor": "attention_factor",
+        "yarn_beta_fast": "beta_fast",
+        "yarn_beta_slow": "beta_slow",
+    }
     unknown = sorted(said.keys() - renamed.keys() - {"finetuned"})
     if unknown or not all(isinstance(value, int | float) for value in said.values()):
         raise ValueError(f"{file.path}: rope.scaling says {unknown or said!r:.80}; allowed: {', '.join(renamed)}")
@@ -118,18 +135,20 @@ def _scaling(file: File, family: str) -> RopeScaling | None:
     )
 
 
-def _places(file: File, config: Config) -> dict[str, Place]:
+def _places(file: File, config: ModelConfig) -> dict[str, Place]:
     """Where each weight lies, by our names."""
     ours = {"token_embd.weight": EMBEDDING, "output_norm.weight": FINAL_NORM, "output.weight": HEAD}
-    for layer in range(config.layers):
+    for layer in range(config.num_hidden_layers):
         ours |= {f"blk.{layer}.{theirs}.weight": f"{prefix(layer)}{name}.weight" for theirs, name in NAMES.items()}
     wanted = shapes(config)
     strangers = sorted(name for name in file.places if ours.get(name) not in wanted)
     found = {ours[name]: place for name, place in file.places.items() if name in ours}
     missing = sorted(wanted.keys() - found.keys())
     if strangers or missing:
-        raise ValueError(f"{file.path}: lacks {', '.join(missing[:3]) or 'nothing'}, has unexpected"
-                         f" {', '.join(strangers[:3]) or 'nothing'}; allowed: {len(wanted)} weights")  # fmt: skip
+        raise ValueError(
+            f"{file.path}: lacks {', '.join(missing[:3]) or 'nothing'}, has unexpected"
+            f" {', '.join(strangers[:3]) or 'nothing'}; allowed: {len(wanted)} weights"
+        )
     for name, shape in wanted.items():
         if found[name].shape != shape:
             raise ValueError(
@@ -138,7 +157,7 @@ def _places(file: File, config: Config) -> dict[str, Place]:
     return found
 
 
-def _read(file: File, name: str, place: Place, config: Config, dtype: torch.dtype, device: str) -> Tensor:
+def _read(file: File, name: str, place: Place, config: ModelConfig, dtype: torch.dtype, device: str) -> Tensor:
     """One weight as numbers; queries and keys of llama lie with their pairs side by side, and are put apart."""
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
@@ -150,22 +169,24 @@ def _read(file: File, name: str, place: Place, config: Config, dtype: torch.dtyp
     except NotImplementedError:
         raise ValueError(f"{file.path}: {name} is {kind.name}; allowed: formats that the gguf library reads") from None
     weight = torch.from_numpy(numbers)
-    if not config.norms_of_heads and name.endswith(("q_proj.weight", "k_proj.weight")):
-        pairs = weight.reshape(-1, config.head_size // 2, 2, config.hidden)
+    if not config.use_qk_norm and name.endswith(("q_proj.weight", "k_proj.weight")):
+        pairs = weight.reshape(-1, config.head_dim // 2, 2, config.hidden_size)
         weight = pairs.transpose(1, 2).reshape(place.shape)
     return weight.to(device=device, dtype=dtype).contiguous()
 
 
-def _tokenizer(file: File, config: Config) -> Tokenizer:
+def _tokenizer(file: File, config: ModelConfig) -> Tokenizer:
     """Byte-level BPE from the metadata, by the same checks as a tokenizer.json."""
     kind, cut = (file.values.get(f"tokenizer.ggml.{name}") for name in ("model", "pre"))
     if kind != "gpt2" or cut not in CUTS:
         raise ValueError(f"{file.path}: its tokenizer is {kind!r:.40}, {cut!r:.40}; allowed: 'gpt2', {', '.join(CUTS)}")
     tokens, merges = (_get(file, f"tokenizer.ggml.{name}", list) for name in ("tokens", "merges"))
     kinds = _get(file, "tokenizer.ggml.token_type", np.ndarray).tolist()
-    if len(kinds) != len(tokens) or len({*tokens}) != len(tokens) or len(tokens) > config.vocabulary:
-        raise ValueError(f"{file.path}: has {len(tokens)} tokens, {len({*tokens})} of them different, {len(kinds)}"
-                         f" kinds, {config.vocabulary} rows; allowed: as many, each once")  # fmt: skip
+    if len(kinds) != len(tokens) or len({*tokens}) != len(tokens) or len(tokens) > config.vocab_size:
+        raise ValueError(
+            f"{file.path}: has {len(tokens)} tokens, {len({*tokens})} of them different, {len(kinds)}"
+            f" kinds, {config.vocab_size} rows; allowed: as many, each once"
+        )
     numbered = [(token, number, kind) for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))]
     parts = check(
         {
@@ -180,4 +201,4 @@ def _tokenizer(file: File, config: Config) -> Tokenizer:
         str(file.path),
     )
     template = _get(file, "tokenizer.chat_template", str, "") or None
-    return Tokenizer(parts=parts, bos=config.bos, eos=config.eos, template=template)
+    return Tokenizer(parts=parts, bos=config.bos_token_id, eos=config.eos_token_id, template=template)

@@ -25,8 +25,19 @@ LONGEST_TEXT: Final = 2**20
 MOST_DIMENSIONS: Final = 4
 MOST_ALIGNMENT: Final = 2**16
 # By their numbers in the file; 8 is a text, 9 an array.
-SCALARS: Final = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "|b1", 10: "<u8", 11: "<i8",
-                  12: "<f8"}  # fmt: skip
+SCALARS: Final = {
+    0: "<u1",
+    1: "<i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "|b1",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
 NUMBERS: Final = {
     kind: struct.Struct(f"<{letter}") for kind, letter in zip(SCALARS.values(), "BbHhIif?Qqd", strict=True)
 }

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from samebits.model.config import Config
+from samebits.model.config import ModelConfig
 from samebits.model.json_file import read_json, to_json
 from samebits.model.model import Model
 from samebits.model.weights import EMBEDDING, HEAD, count, shapes
@@ -43,7 +43,7 @@ class Words(Protocol):
 def load_folder(path: str | Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Model:
     """The model in a folder; names or shapes that are not those of its config are refused before anything is read."""
     folder = Path(path)
-    config = Config.from_huggingface(read_json(folder / CONFIG, MOST_CONFIG_BYTES))
+    config = ModelConfig.from_huggingface(read_json(folder / CONFIG, MOST_CONFIG_BYTES))
     check_room(config, dtype, str(folder))
     with ExitStack() as stack:
         found: dict[str, Any] = {}
@@ -98,24 +98,28 @@ def _opened(file: Path, stack: ExitStack) -> Any:
         raise ValueError(f"{file}: {' '.join(str(error).split())[:200]}; allowed: a whole safetensors file") from None
 
 
-def _check(folder: Path, config: Config, found: dict[str, Any]) -> bool:
+def _check(folder: Path, config: ModelConfig, found: dict[str, Any]) -> bool:
     """That the files hold what the config says; whether they hold a tied head beside it."""
     wanted = shapes(config)
-    tied = config.tied and HEAD in found
+    tied = config.tie_word_embeddings and HEAD in found
     expected = {**wanted, HEAD: wanted[EMBEDDING]} if tied else wanted
     missing, unexpected = expected.keys() - found.keys(), found.keys() - expected.keys()
     if missing or unexpected:
-        raise ValueError(f"{folder}: lacks {_some(missing)}, has unexpected {_some(unexpected)}; allowed: the"
-                         f" {len(expected)} weights that {CONFIG} asks for")  # fmt: skip
+        raise ValueError(
+            f"{folder}: lacks {_some(missing)}, has unexpected {_some(unexpected)}; allowed: the"
+            f" {len(expected)} weights that {CONFIG} asks for"
+        )
     for name, shape in expected.items():
         piece = found[name].get_slice(name)
         if tuple(piece.get_shape()) != shape or piece.get_dtype() not in READABLE:
-            raise ValueError(f"{folder}: {name} is {piece.get_dtype()} {tuple(piece.get_shape())}, the config says"
-                             f" {shape}; allowed: that, in {', '.join(READABLE)}")  # fmt: skip
+            raise ValueError(
+                f"{folder}: {name} is {piece.get_dtype()} {tuple(piece.get_shape())}, the config says"
+                f" {shape}; allowed: that, in {', '.join(READABLE)}"
+            )
     return tied
 
 
-def check_room(config: Config, dtype: torch.dtype, name: str) -> None:
+def check_room(config: ModelConfig, dtype: torch.dtype, name: str) -> None:
     """A file may be as large as its config says and still take no room on the disk: it is held against memory too."""
     needed, there = count(config) * dtype.itemsize, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:

@@ -86,15 +86,15 @@ def _in_package(source: str) -> Path:
 def _agreeing(loaded: Loaded) -> Loaded:
     """Ends of a text that either side knows hold for both; a model must have a row for every token."""
     model, words = loaded.model, loaded.tokenizer
-    if words.vocabulary > model.config.vocabulary:
+    if words.vocabulary > model.config.vocab_size:
         raise ValueError(
-            f"model: has {model.config.vocabulary} rows, its tokenizer {words.vocabulary} tokens; allowed: a row each"
+            f"model: has {model.config.vocab_size} rows, its tokenizer {words.vocabulary} tokens; allowed: a row each"
         )
-    eos = tuple(each for each in dict.fromkeys((*words.eos, *model.config.eos)))
-    bos = model.config.bos if words.bos is None else words.bos
+    eos = tuple(each for each in dict.fromkeys((*words.eos, *model.config.eos_token_id)))
+    bos = model.config.bos_token_id if words.bos is None else words.bos
     known = tuple(each for each in eos if each < words.vocabulary)
     heard = bos if bos is not None and bos < words.vocabulary else None
     return Loaded(
-        model=replace(model, config=replace(model.config, bos=bos, eos=eos)),
+        model=replace(model, config=replace(model.config, bos_token_id=bos, eos_token_id=eos)),
         tokenizer=replace(words, bos=heard, eos=known),
     )

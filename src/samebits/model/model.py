@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from samebits.model.assembling import Weights, assembled
 from samebits.model.batch import Batch
-from samebits.model.config import Config
+from samebits.model.config import ModelConfig
 from samebits.model.weights import EMBEDDING, HEAD, initial, prefix, shapes
 from samebits.nn import OURS, Operators
 from samebits.ops.accumulation import Spans, Sums
@@ -36,13 +36,14 @@ class Model(nn.Module):
     """A config and its weights. `sums`, where gradients are wanted: a float32 sum for each weight, or one a lane.
 
     Example:
-        >>> model = Model.new(Config(vocabulary=97, hidden=48, layers=2, heads=4, key_heads=2, head_size=16,
-        ...                          intermediate=80, max_positions=128), seed=0)
+        >>> model = Model.new(ModelConfig(vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
+        ...                          num_key_value_heads=2, head_dim=16, intermediate_size=80,
+        ...                          max_position_embeddings=128), seed=0)
         >>> model(torch.tensor([[1, 2, 3]])).shape
         torch.Size([1, 3, 97])
     """
 
-    config: Config
+    config: ModelConfig
     weights: MutableMapping[str, Tensor]
     """By Hugging Face's names, in the order in which they are kept, normed and updated. What is put here is used. A
     tensor that requires a gradient stays the tensor it is; any other becomes a parameter on the same memory."""
@@ -79,7 +80,7 @@ class Model(nn.Module):
             modules[owner.removesuffix(".weight")]["sums"] = sums
 
     @classmethod
-    def new(cls, config: Config, seed: int) -> Model:
+    def new(cls, config: ModelConfig, seed: int) -> Model:
         """Weights before the first step; no gradients are wanted yet (`requires_grad_()`, or `with_sums()`)."""
         return cls(config=config, weights=initial(config, seed))
 
@@ -130,14 +131,14 @@ class Model(nn.Module):
     @property
     def key_heads(self) -> int:
         """Key heads of which this rank has the keys."""
-        return len(self.weights[f"{prefix(0)}self_attn.k_proj.weight"]) // self.config.head_size
+        return len(self.weights[f"{prefix(0)}self_attn.k_proj.weight"]) // self.config.head_dim
 
     def for_inference(self) -> Model:
         """The same weights in other places: those that meet the same input end to end, so that they are one product.
 
         Every output has its own chain, so no bit changes; a small batch is spared three calls a layer."""
         weights, joined = dict(self.weights), {}
-        for layer in range(self.config.layers):
+        for layer in range(self.config.num_hidden_layers):
             for part, names in PARTS.items():
                 whole = [f"{prefix(layer)}{part}.{name}_proj.weight" for name in names]
                 together = torch.cat([self.weights[name] for name in whole]).detach()
@@ -150,7 +151,7 @@ class Model(nn.Module):
 
         `lanes`: where each lane's tokens begin in the one pass that follows, and their end; each has sums of its own.
         Without it all passes that follow are one lane's."""
-        tied = {TIED_HEAD: self.weights[EMBEDDING]} if self.config.tied else {}
+        tied = {TIED_HEAD: self.weights[EMBEDDING]} if self.config.tie_word_embeddings else {}
         wanted = {name: weight.detach().requires_grad_() for name, weight in self.weights.items()}
         sums: dict[str, Sums] = {}
         for name, weight in {**self.weights, **tied}.items():
@@ -164,7 +165,7 @@ class Model(nn.Module):
         if self.sums is None:
             raise ValueError("model: there are no sums; allowed: of a model made by with_sums()")
         found = {name: each.parts[lane] if isinstance(each, Spans) else each for name, each in self.sums.items()}
-        if self.config.tied:
+        if self.config.tie_word_embeddings:
             found[EMBEDDING] = found[EMBEDDING] + found.pop(TIED_HEAD)
         return found
 

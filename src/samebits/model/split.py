@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from samebits.model.config import Config
+from samebits.model.config import ModelConfig
 from samebits.model.weights import EMBEDDING, HEAD, shapes
 from samebits.nn.strategy import Operators
 from samebits.ops.accumulation import Sums
@@ -34,12 +34,12 @@ INWARD: Final = ("o_proj.weight", "down_proj.weight")
 class Split:
     """How a config's weights are cut over a group. `gathers`: for inference, without travelling chains."""
 
-    config: Config
+    config: ModelConfig
     group: Group
     gathers: bool = False
 
     def __post_init__(self) -> None:
-        width = self.config.heads // self.config.key_heads * self.config.head_size
+        width = self.config.num_attention_heads // self.config.num_key_value_heads * self.config.head_dim
         if self.group.size > 1 and not self.gathers and width % MATRIX_WIDTH:
             raise ValueError(
                 f"split: {width} outputs of heads that share keys; allowed over ranks: a multiple of {MATRIX_WIDTH}"
@@ -47,20 +47,20 @@ class Split:
 
     def key_heads(self) -> list[int]:
         """Cuts of the key heads."""
-        return even_cuts(self.config.key_heads, self.group.size)
+        return even_cuts(self.config.num_key_value_heads, self.group.size)
 
     def heads(self) -> list[int]:
-        each = self.config.heads // self.config.key_heads
+        each = self.config.num_attention_heads // self.config.num_key_value_heads
         return [each * cut for cut in self.key_heads()]
 
     def intermediate(self) -> list[int]:
-        return stepped_cuts(self.config.intermediate, self.group.size, MATRIX_WIDTH)
+        return stepped_cuts(self.config.intermediate_size, self.group.size, MATRIX_WIDTH)
 
     def vocabulary(self) -> list[int]:
-        return vocabulary.vocabulary_cuts(self.config.vocabulary, self.group.size)
+        return vocabulary.vocabulary_cuts(self.config.vocab_size, self.group.size)
 
     def hidden(self) -> list[int]:
-        return even_cuts(self.config.hidden, self.group.size)
+        return even_cuts(self.config.hidden_size, self.group.size)
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -68,7 +68,7 @@ class Split:
 
     def _cut(self, name: str) -> tuple[int, list[int]] | None:
         """The axis on which a weight is cut, and where; None: every rank has it whole."""
-        size = self.config.head_size
+        size = self.config.head_dim
         if name in (EMBEDDING, HEAD):
             return 0, self.vocabulary()
         if name.endswith(INWARD) and self.gathers:
@@ -136,7 +136,7 @@ class SplitOperators(Operators):
         split = self.split
         if not split.gathers:
             return linear.row_parallel(x, weight, split.group, sums=sums)
-        cuts = [cut * split.config.head_size for cut in split.heads()] if "o_proj" in name else split.intermediate()
+        cuts = [cut * split.config.head_dim for cut in split.heads()] if "o_proj" in name else split.intermediate()
         everything = gather_columns(split.group, x, widths_of(cuts), ACTIVATIONS)
         return linear.gathered_linear(everything, weight, split.group, widths_of(split.hidden()))
 

@@ -65,10 +65,13 @@ class _Worker:
         kept = {name: value for name in ("LD_LIBRARY_PATH",) if (value := os.environ.get(name)) is not None}
         packages = os.pathsep.join(each for each in sys.path if each)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, start_new_session=True,
+            [sys.executable, "-P", str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
             env={**kept, "PYTHONPATH": packages, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
-        )  # fmt: skip
+        )
 
     def ask(self, request: bytes) -> dict[str, Any]:
         """Its answer, or why there is none."""

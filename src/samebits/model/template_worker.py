@@ -32,12 +32,61 @@ COMPILE_SECONDS: Final = 1.0
 RENDER_SECONDS: Final = 0.25
 MEMORY_BYTES: Final = 128 << 20
 KEPT_BYTES: Final = 32 << 20
-FILTERS: Final = ("trim", "length", "count", "upper", "lower", "title", "capitalize", "default", "d", "first", "last",
-                  "list", "string", "safe", "items", "selectattr", "rejectattr", "select", "reject", "map", "int",
-                  "float", "unique", "reverse", "dictsort", "abs")  # fmt: skip
-METHODS: Final = ("strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "startswith", "endswith", "upper",
-                  "lower", "title", "capitalize", "items", "keys", "values", "get", "index", "find", "rfind", "count",
-                  "removeprefix", "removesuffix", "isdigit", "isspace", "isalpha")  # fmt: skip
+FILTERS: Final = (
+    "trim",
+    "length",
+    "count",
+    "upper",
+    "lower",
+    "title",
+    "capitalize",
+    "default",
+    "d",
+    "first",
+    "last",
+    "list",
+    "string",
+    "safe",
+    "items",
+    "selectattr",
+    "rejectattr",
+    "select",
+    "reject",
+    "map",
+    "int",
+    "float",
+    "unique",
+    "reverse",
+    "dictsort",
+    "abs",
+)
+METHODS: Final = (
+    "strip",
+    "lstrip",
+    "rstrip",
+    "split",
+    "rsplit",
+    "splitlines",
+    "startswith",
+    "endswith",
+    "upper",
+    "lower",
+    "title",
+    "capitalize",
+    "items",
+    "keys",
+    "values",
+    "get",
+    "index",
+    "find",
+    "rfind",
+    "count",
+    "removeprefix",
+    "removesuffix",
+    "isdigit",
+    "isspace",
+    "isalpha",
+)
 
 
 def serve() -> None:
@@ -144,8 +193,12 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.filters = {name: self._paying(function) for name, function in own.items()} | {
             name: self._paying(function) for name, function in known.items()
         }
-        self.globals = {"range": self._range, "namespace": self.globals["namespace"], "raise_exception": _raise,
-                        "dict": dict}  # fmt: skip
+        self.globals = {
+            "range": self._range,
+            "namespace": self.globals["namespace"],
+            "raise_exception": _raise,
+            "dict": dict,
+        }
 
     def spend(self, value: Any) -> Any:
         """The value, paid for by its size."""

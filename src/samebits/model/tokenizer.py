@@ -73,8 +73,9 @@ class Tokenizer:
             raise ValueError(f"tokenizer: vocabulary is {vocabulary}; allowed: at least {least}, all bytes and signs")
         library = Library(models.BPE())
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-        trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=list(special), show_progress=False,
-                                      initial_alphabet=sorted(BYTE_OF))  # fmt: skip
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocabulary, special_tokens=list(special), show_progress=False, initial_alphabet=sorted(BYTE_OF)
+        )
         library.train_from_iterator(iter(texts), trainer)
         model = json.loads(library.to_str())["model"]
         # By the checks of a file, so that what is saved can be read again: signs that are words are refused there.
@@ -180,8 +181,10 @@ class Tokenizer:
         self._check_length(data, most)
         if self.missing and not self.missing.isdisjoint(data):
             place = next(place for place, byte in enumerate(data) if byte in self.missing)
-            raise ValueError(f"tokenizer: byte {data[place]:#04x} at {place} has no token; allowed: all bytes but"
-                             f" {' '.join(f'{byte:02x}' for byte in sorted(self.missing))}")  # fmt: skip
+            raise ValueError(
+                f"tokenizer: byte {data[place]:#04x} at {place} has no token; allowed: all bytes but"
+                f" {' '.join(f'{byte:02x}' for byte in sorted(self.missing))}"
+            )
         text, ids = data.decode("utf-8", "surrogateescape"), list[int]()
         for piece, token in self._pieces(text) if special else ((text, None),):
             ids += self._plain(piece)

@@ -228,13 +228,24 @@ def written(parts: Parts, *, bare: bool = False) -> dict[str, Any]:
         for content, number in sorted(parts.added.items(), key=lambda item: item[1])
     ]
     return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [] if bare else added,
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [] if bare else added,
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(parts.cuts)},
         "post_processor": None,
         "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-                  "ignore_merges": parts.ignore_merges, "vocab": words,
-                  "merges": [list(each) for each in parts.merges]},
-    }  # fmt: skip
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": parts.ignore_merges,
+            "vocab": words,
+            "merges": [list(each) for each in parts.merges],
+        },
+    }

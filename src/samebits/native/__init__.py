@@ -81,9 +81,13 @@ def default_threads() -> int:
 
 # A letter an argument. Declared once, so that a call passes plain numbers: a third of the time of wrapping each.
 TYPES: dict[str, Any] = {
-    "i": ctypes.c_int32, "u": ctypes.c_uint32, "q": ctypes.c_int64, "Q": ctypes.c_uint64, "f": ctypes.c_float,
+    "i": ctypes.c_int32,
+    "u": ctypes.c_uint32,
+    "q": ctypes.c_int64,
+    "Q": ctypes.c_uint64,
+    "f": ctypes.c_float,
     "p": ctypes.c_void_p,
-}  # fmt: skip
+}
 
 
 @cache

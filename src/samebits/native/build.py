@@ -14,10 +14,22 @@ def compiled(folder: Path, *options: str) -> Path:
     """Configure with CMake's `options`, compile in `folder`. Raises where CMake, Ninja or a compiler is missing."""
     project = PACKAGE.parent.parent
     subprocess.run(
-        ["cmake", "-S", str(project), "-B", str(folder), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-         f"-DPython_EXECUTABLE={sys.executable}", f"-DSAMEBITS_OUTPUT={folder}/out", *options],
-        check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            "cmake",
+            "-S",
+            str(project),
+            "-B",
+            str(folder),
+            "-G",
+            "Ninja",
+            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DSAMEBITS_OUTPUT={folder}/out",
+            *options,
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     subprocess.run(["cmake", "--build", str(folder)], check=True)
     return folder / "out" / "libsamebits.so"
 

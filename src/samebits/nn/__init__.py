@@ -6,6 +6,15 @@ from samebits.nn.layers import Embedding, Linear, LMHead, RMSNorm
 from samebits.nn.strategy import OURS, Operators
 
 __all__ = [
-    "OURS", "Attention", "Decoder", "DecoderLayer", "Embedding", "LMHead", "Linear", "Operators", "RMSNorm",
-    "RotaryEmbedding", "SwiGLU",
-]  # fmt: skip
+    "OURS",
+    "Attention",
+    "Decoder",
+    "DecoderLayer",
+    "Embedding",
+    "LMHead",
+    "Linear",
+    "Operators",
+    "RMSNorm",
+    "RotaryEmbedding",
+    "SwiGLU",
+]

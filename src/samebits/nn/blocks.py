@@ -104,10 +104,18 @@ class Attention(nn.Module):
     joined: Tensor | None = None
 
     def __init__(
-        self, hidden_size: int, num_attention_heads: int, num_key_value_heads: int | None = None,
-        head_dim: int | None = None, *, qk_norm: bool = False, rms_norm_eps: float = 1e-6,
-        rope_theta: float = 10000.0, rope_scaling: RopeScaling | None = None, **where: Any,
-    ) -> None:  # fmt: skip
+        self,
+        hidden_size: int,
+        num_attention_heads: int,
+        num_key_value_heads: int | None = None,
+        head_dim: int | None = None,
+        *,
+        qk_norm: bool = False,
+        rms_norm_eps: float = 1e-6,
+        rope_theta: float = 10000.0,
+        rope_scaling: RopeScaling | None = None,
+        **where: Any,
+    ) -> None:
         super().__init__()
         key_heads = num_attention_heads if num_key_value_heads is None else num_key_value_heads
         self.head_dim = hidden_size // num_attention_heads if head_dim is None else head_dim

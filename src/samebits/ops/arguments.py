@@ -76,9 +76,14 @@ def check_dimensions(operator: str, name: str, tensor: Tensor, count: int) -> No
 
 
 def check_integer(
-    operator: str, name: str, value: object, least: int = SMALLEST_INTEGER, most: int = LARGEST_INTEGER,
-    *, optional: bool = False,
-) -> int:  # fmt: skip
+    operator: str,
+    name: str,
+    value: object,
+    least: int = SMALLEST_INTEGER,
+    most: int = LARGEST_INTEGER,
+    *,
+    optional: bool = False,
+) -> int:
     """A whole number that the kernel can take, as Python's own. `optional` is for the message: None is allowed too."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not isinstance(value, int | np.integer) or not least <= value <= most:

@@ -27,9 +27,15 @@ class AnySize:
 
 AnyInt = Annotated[int, AnySize]
 _NAMES: Final = {
-    Tensor: "a torch.Tensor", int: "a whole number of 64 bits", AnySize: "a whole number", float: "a number",
-    str: "a text", bool: "True or False", torch.dtype: "a torch.dtype", type(None): "None",
-}  # fmt: skip
+    Tensor: "a torch.Tensor",
+    int: "a whole number of 64 bits",
+    AnySize: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "True or False",
+    torch.dtype: "a torch.dtype",
+    type(None): "None",
+}
 
 
 def checked(function: Function) -> Function:

@@ -33,9 +33,12 @@ def finite_numbers(format: str) -> Tensor:
 
 
 def every_number(
-    contract: Contract, door: Door, identifiers: Sequence[str], beside: Callable[[Tensor], Arguments],
+    contract: Contract,
+    door: Door,
+    identifiers: Sequence[str],
+    beside: Callable[[Tensor], Arguments],
     below: float = math.inf,
-) -> Proof:  # fmt: skip
+) -> Proof:
     """The obligations of one subject on all finite numbers of both formats, twinned with all their mutants.
 
     Predicates see the numbers as one row, so that any two of them are compared; promises see them as ROWS rows.
@@ -47,9 +50,14 @@ def every_number(
     formats = " and ".join(f"{count} finite {format} numbers" for format, count in counts.items())
     limit = "" if math.isinf(below) else f" of magnitude below 2^{math.log2(below):.0f}"
     return enumerated(
-        contract, door, partial(_chunks, beside, below, ROWS if promised else 1), judges, twins,
-        expected=sum(counts.values()), bound=f"all {formats}{limit}, in {ROWS if promised else 1} rows",
-    )  # fmt: skip
+        contract,
+        door,
+        partial(_chunks, beside, below, ROWS if promised else 1),
+        judges,
+        twins,
+        expected=sum(counts.values()),
+        bound=f"all {formats}{limit}, in {ROWS if promised else 1} rows",
+    )
 
 
 def _count(format: str, below: float) -> int:

@@ -70,9 +70,13 @@ def equal_parts(most: int | None = None) -> Claim:
         part = z.whole("part", least=0, below=count)
         start, stop = part * length // count, (part + 1) * length // count
         return z.all_of(
-            start >= 0, start < stop, stop <= length, stop - start <= z.planted(largest, largest - 1),
-            z.implies(part == 0, start == 0), z.implies(part + 1 == count, stop == length),
-        )  # fmt: skip
+            start >= 0,
+            start < stop,
+            stop <= length,
+            stop - start <= z.planted(largest, largest - 1),
+            z.implies(part == 0, start == 0),
+            z.implies(part + 1 == count, stop == length),
+        )
 
     words = "any size" if most is None else f"at most {most}"
     return Claim(name=f"parts of {words} follow each other", state=state, fault="parts hold one less", truncating=True)
@@ -223,14 +227,22 @@ def program_elements(aligned: bool) -> Claim:
 
     how = "aligned" if aligned else "not aligned"
     return Claim(
-        name=f"each element has one program, {how}", state=state, fault="as many programs as whole blocks",
+        name=f"each element has one program, {how}",
+        state=state,
+        fault="as many programs as whole blocks",
         truncating=True,
-    )  # fmt: skip
+    )
 
 
 def row_claims() -> list[Claim]:
     """All that a room of independent rows, summed in lanes, rests on."""
     return [
-        program_rows(), row_shares(), block_in_bounds(False), block_in_bounds(True), row_numbers_fit(),
-        lane_of_a_column(), lane_of_an_element(), fold_of_lanes(),
-    ]  # fmt: skip
+        program_rows(),
+        row_shares(),
+        block_in_bounds(False),
+        block_in_bounds(True),
+        row_numbers_fit(),
+        lane_of_a_column(),
+        lane_of_an_element(),
+        fold_of_lanes(),
+    ]

@@ -51,8 +51,11 @@ def code_facts() -> dict[str, str]:
     whole = hashlib.sha256()
     for file in sorted(PACKAGE.rglob("*.py")):
         whole.update(file.relative_to(PACKAGE).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
-    facts = {"samebits version": samebits.__version__, "samebits code": f"sha256:{whole.hexdigest()}",
-             "torch version": torch.__version__.partition("+")[0]}  # fmt: skip
+    facts = {
+        "samebits version": samebits.__version__,
+        "samebits code": f"sha256:{whole.hexdigest()}",
+        "torch version": torch.__version__.partition("+")[0],
+    }
     try:
         sources, built = library_digests()
     except NativeError:

@@ -101,8 +101,10 @@ def broadcast(group: Group, tensor: Tensor, source: int, what: str = "broadcast"
 
 def gather_columns(group: Group, own_MN: Tensor, widths: Sequence[int], what: str = "gather columns") -> Tensor:
     """(M, sum of widths): every rank's columns side by side, in the order of places."""
-    parts = [own_MN.contiguous() if place == group.place else own_MN.new_empty(own_MN.shape[0], width)
-             for place, width in enumerate(widths)]  # fmt: skip
+    parts = [
+        own_MN.contiguous() if place == group.place else own_MN.new_empty(own_MN.shape[0], width)
+        for place, width in enumerate(widths)
+    ]
     others = [place for place in range(group.size) if place != group.place]
     group.exchange(
         what,

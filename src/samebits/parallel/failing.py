@@ -86,8 +86,9 @@ def _hung(world: World, waiting: Waiting) -> RankError:
     return HungError(line)
 
 
-def arrivals(waiting: Waiting, answers: Mapping[int, Mapping[str, Any]],
-             failures: Mapping[int, Mapping[str, Any]]) -> str:  # fmt: skip
+def arrivals(
+    waiting: Waiting, answers: Mapping[int, Mapping[str, Any]], failures: Mapping[int, Mapping[str, Any]]
+) -> str:
     """Who arrived at the exchange and who did not, from what they answered and from what failed ranks left behind."""
     arrived, others = [waiting.rank], []
     for rank in waiting.members:

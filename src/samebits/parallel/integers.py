@@ -95,9 +95,15 @@ def lanes_ignore_ranks() -> Claim:
         rank, within = z.divide(lane, each)
         first, stop = rank * each, (rank + 1) * each
         return (
-            (lane >= 0) & (lane < lanes) & (place < sequences) & (rank >= 0) & (rank < ranks)
-            & (first <= lane) & (lane < stop) & (within < each)
-        )  # fmt: skip
+            (lane >= 0)
+            & (lane < lanes)
+            & (place < sequences)
+            & (rank >= 0)
+            & (rank < ranks)
+            & (first <= lane)
+            & (lane < stop)
+            & (within < each)
+        )
 
     return Claim(name="lanes ignore ranks", state=state, fault="one sequence too many")
 

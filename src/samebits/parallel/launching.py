@@ -173,11 +173,20 @@ def launch(
 
 def _environment(rank: int, size: int, meeting: tuple[str, int], timeout: float) -> dict[str, str]:
     threads = str(max(1, len(os.sched_getaffinity(0)) // size))
-    return {"OMP_NUM_THREADS": threads, "TORCH_CPP_LOG_LEVEL": "ERROR"} | os.environ | {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": meeting[0], "MASTER_PORT": str(meeting[1]), "TORCHELASTIC_USE_AGENT_STORE": "True",
-        TIMEOUT_VARIABLE: str(timeout),
-    }  # fmt: skip
+    return (
+        {"OMP_NUM_THREADS": threads, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+        | os.environ
+        | {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "MASTER_ADDR": meeting[0],
+            "MASTER_PORT": str(meeting[1]),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            TIMEOUT_VARIABLE: str(timeout),
+        }
+    )
 
 
 def _wait(processes: Sequence[Process], watch: Watch) -> int:
@@ -206,7 +215,11 @@ def _settling(process: Process) -> float:
 def _ended(process: Process, start: float, store: Any) -> Ended:
     killed = max(0, -process.code)
     return Ended(
-        rank=process.rank, code=128 + killed if killed else process.code, signal=killed, asked=process.asked,
-        seconds=process.ended_at - start, kind=failure_of(store, process.rank).get("kind", ""),
+        rank=process.rank,
+        code=128 + killed if killed else process.code,
+        signal=killed,
+        asked=process.asked,
+        seconds=process.ended_at - start,
+        kind=failure_of(store, process.rank).get("kind", ""),
         words=process.last_words,
-    )  # fmt: skip
+    )

@@ -56,8 +56,9 @@ class Screen:
 class Process:
     """A rank's process, running from the start on."""
 
-    def __init__(self, rank: int, command: Sequence[str], environment: dict[str, str], watch: Watch,
-                 screen: Screen) -> None:  # fmt: skip
+    def __init__(
+        self, rank: int, command: Sequence[str], environment: dict[str, str], watch: Watch, screen: Screen
+    ) -> None:
         self.rank = rank
         self.asked = False
         """It was told to end while it ran."""
@@ -76,9 +77,14 @@ class Process:
                 os._exit(1)
 
         self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=write_out, stderr=write_err,
-            start_new_session=True, preexec_fn=before,
-        )  # fmt: skip
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=write_out,
+            stderr=write_err,
+            start_new_session=True,
+            preexec_fn=before,
+        )
         os.close(write_out)
         os.close(write_err)
         watch.pipe(read_out, self._take_out)

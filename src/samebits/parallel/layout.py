@@ -30,8 +30,10 @@ class Block:
     def within(self, other: Block) -> tuple[slice, slice]:
         """This block as a part of another one that holds it."""
         row, column = other.rows[0], other.columns[0]
-        return (slice(self.rows[0] - row, self.rows[1] - row),
-                slice(self.columns[0] - column, self.columns[1] - column))  # fmt: skip
+        return (
+            slice(self.rows[0] - row, self.rows[1] - row),
+            slice(self.columns[0] - column, self.columns[1] - column),
+        )
 
 
 def matrix(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -77,8 +79,11 @@ class Ownership:
 
     def pieces(self) -> list[tuple[str, Range]]:
         """Every piece of the norm's sum in its order, as a flat range of its tensor."""
-        return [(name, (start, min(start + PIECE, size)))
-                for name, size in self.sizes.items() for start in range(0, size, PIECE)]  # fmt: skip
+        return [
+            (name, (start, min(start + PIECE, size)))
+            for name, size in self.sizes.items()
+            for start in range(0, size, PIECE)
+        ]
 
     def cuts(self) -> list[int]:
         """Where each rank's pieces begin, and the end of the last: the first piece at or after its share of numbers."""

@@ -26,9 +26,13 @@ MATRIX_WIDTH: Final = 16
 
 
 def column_parallel(
-    x: Tensor, weights: Sequence[Tensor], group: Group, *, sums: Sequence[Sums] | None = None,
+    x: Tensor,
+    weights: Sequence[Tensor],
+    group: Group,
+    *,
+    sums: Sequence[Sums] | None = None,
     biases: Sequence[Tensor | None] | None = None,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     """x (..., K), the same on every rank, with each of some weights (N of this rank, K): outputs (..., N of this rank).
 
     With `sums`, a weight's gradient is added to its float32 sum in the backward pass instead of being returned."""

@@ -36,13 +36,18 @@ def settings_of(module: str, config: Any, dtype: torch.dtype | None, initialize:
     """The settings that decide something here; those that would ask for more are refused."""
     if config is None:
         return Settings(dtype=dtype or torch.float32, initialize=initialize)
-    kept = {"sequence_parallel": False, "defer_embedding_wgrad_compute": False, "cpu_offloading": False,
-            "expert_model_parallel_size": 1}  # fmt: skip
+    kept = {
+        "sequence_parallel": False,
+        "defer_embedding_wgrad_compute": False,
+        "cpu_offloading": False,
+        "expert_model_parallel_size": 1,
+    }
     refuse(module, {f"config.{name}": (getattr(config, name, only), only) for name, only in kept.items()})
     return Settings(
-        dtype=dtype or config.params_dtype, fused=getattr(config, "gradient_accumulation_fusion", False),
+        dtype=dtype or config.params_dtype,
+        fused=getattr(config, "gradient_accumulation_fusion", False),
         initialize=initialize and getattr(config, "perform_initialization", True),
-    )  # fmt: skip
+    )
 
 
 def refuse(module: str, options: Mapping[str, tuple[Any, Any]]) -> None:
@@ -84,10 +89,19 @@ class _Linear(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(
-        self, input_size: int, output_size: int, *, axis: int, bias: bool, init_method: Drawing | None,
-        skip_bias_add: bool, group: Group, cuts: Sequence[int] | None, settings: Settings,
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        axis: int,
+        bias: bool,
+        init_method: Drawing | None,
+        skip_bias_add: bool,
+        group: Group,
+        cuts: Sequence[int] | None,
+        settings: Settings,
         device: torch.device | str | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.input_size, self.output_size, self.skip_bias_add, self.group = (
             input_size,
@@ -146,36 +160,66 @@ class _Linear(nn.Module):
 
     def extra_repr(self) -> str:
         place = self.group.place
-        return (f"in_features={self.input_size}, out_features={self.output_size}, bias={self.bias is not None},"
-                f" {('outputs', 'inputs')[self.axis]} {self.cuts[place]} to {self.cuts[place + 1]},"
-                f" rank {place} of {self.group.size}")  # fmt: skip
+        return (
+            f"in_features={self.input_size}, out_features={self.output_size}, bias={self.bias is not None},"
+            f" {('outputs', 'inputs')[self.axis]} {self.cuts[place]} to {self.cuts[place + 1]},"
+            f" rank {place} of {self.group.size}"
+        )
 
 
 class ColumnParallelLinear(_Linear):
     """y = x weight^T + bias with the outputs cut over ranks; x is the same on every rank."""
 
     def __init__(
-        self, input_size: int, output_size: int, *, config: Any = None, init_method: Drawing | None = None,
-        bias: bool = True, gather_output: bool = False, stride: int = 1, keep_master_weight_for_test: bool = False,
-        skip_bias_add: bool = False, skip_weight_param_allocation: bool = False,
-        embedding_activation_buffer: list[Tensor] | None = None, grad_output_buffer: list[Tensor] | None = None,
-        is_expert: bool = False, tp_comm_buffer_name: str | None = None, disable_grad_reduce: bool = False,
-        group: Group, cuts: Sequence[int] | None = None, dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None, initialize: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        config: Any = None,
+        init_method: Drawing | None = None,
+        bias: bool = True,
+        gather_output: bool = False,
+        stride: int = 1,
+        keep_master_weight_for_test: bool = False,
+        skip_bias_add: bool = False,
+        skip_weight_param_allocation: bool = False,
+        embedding_activation_buffer: list[Tensor] | None = None,
+        grad_output_buffer: list[Tensor] | None = None,
+        is_expert: bool = False,
+        tp_comm_buffer_name: str | None = None,
+        disable_grad_reduce: bool = False,
+        group: Group,
+        cuts: Sequence[int] | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        initialize: bool = True,
+    ) -> None:
         """`tp_comm_buffer_name` is a name that Megatron's own layer does not use either."""
-        refuse("ColumnParallelLinear", {
-            "stride": (stride, 1), "keep_master_weight_for_test": (keep_master_weight_for_test, False),
-            "skip_weight_param_allocation": (skip_weight_param_allocation, False),
-            "embedding_activation_buffer": (embedding_activation_buffer, None),
-            "grad_output_buffer": (grad_output_buffer, None), "is_expert": (is_expert, False),
-            "disable_grad_reduce": (disable_grad_reduce, False),
-        })  # fmt: skip
+        refuse(
+            "ColumnParallelLinear",
+            {
+                "stride": (stride, 1),
+                "keep_master_weight_for_test": (keep_master_weight_for_test, False),
+                "skip_weight_param_allocation": (skip_weight_param_allocation, False),
+                "embedding_activation_buffer": (embedding_activation_buffer, None),
+                "grad_output_buffer": (grad_output_buffer, None),
+                "is_expert": (is_expert, False),
+                "disable_grad_reduce": (disable_grad_reduce, False),
+            },
+        )
         settings = settings_of("ColumnParallelLinear", config, dtype, initialize)
         super().__init__(
-            input_size, output_size, axis=0, bias=bias, init_method=init_method, skip_bias_add=skip_bias_add,
-            group=group, cuts=cuts, settings=settings, device=device,
-        )  # fmt: skip
+            input_size,
+            output_size,
+            axis=0,
+            bias=bias,
+            init_method=init_method,
+            skip_bias_add=skip_bias_add,
+            group=group,
+            cuts=cuts,
+            settings=settings,
+            device=device,
+        )
         self.gather_output, self.output_size_per_partition = gather_output, self.weight.shape[0]
 
     def forward(
@@ -201,22 +245,47 @@ class RowParallelLinear(_Linear):
     """y = x weight^T + bias with the inputs cut over ranks; y is the same on every rank, the bias is added once."""
 
     def __init__(
-        self, input_size: int, output_size: int, *, config: Any = None, init_method: Drawing | None = None,
-        bias: bool = True, input_is_parallel: bool = True, skip_bias_add: bool = False, stride: int = 1,
-        keep_master_weight_for_test: bool = False, is_expert: bool = False, tp_comm_buffer_name: str | None = None,
-        group: Group, cuts: Sequence[int] | None = None, dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None, initialize: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        config: Any = None,
+        init_method: Drawing | None = None,
+        bias: bool = True,
+        input_is_parallel: bool = True,
+        skip_bias_add: bool = False,
+        stride: int = 1,
+        keep_master_weight_for_test: bool = False,
+        is_expert: bool = False,
+        tp_comm_buffer_name: str | None = None,
+        group: Group,
+        cuts: Sequence[int] | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        initialize: bool = True,
+    ) -> None:
         """`tp_comm_buffer_name` is a name that Megatron's own layer does not use either."""
-        refuse("RowParallelLinear", {
-            "stride": (stride, 1), "keep_master_weight_for_test": (keep_master_weight_for_test, False),
-            "is_expert": (is_expert, False),
-        })  # fmt: skip
+        refuse(
+            "RowParallelLinear",
+            {
+                "stride": (stride, 1),
+                "keep_master_weight_for_test": (keep_master_weight_for_test, False),
+                "is_expert": (is_expert, False),
+            },
+        )
         settings = settings_of("RowParallelLinear", config, dtype, initialize)
         super().__init__(
-            input_size, output_size, axis=1, bias=bias, init_method=init_method, skip_bias_add=skip_bias_add,
-            group=group, cuts=cuts, settings=settings, device=device,
-        )  # fmt: skip
+            input_size,
+            output_size,
+            axis=1,
+            bias=bias,
+            init_method=init_method,
+            skip_bias_add=skip_bias_add,
+            group=group,
+            cuts=cuts,
+            settings=settings,
+            device=device,
+        )
         self.input_is_parallel, self.input_size_per_partition = input_is_parallel, self.weight.shape[1]
 
     def forward(self, input_: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -49,10 +49,12 @@ class Meeting:
         size = _number(environment, "WORLD_SIZE", 1, MOST_RANKS)
         rank = _number(environment, "RANK", 0, size - 1)
         return cls(
-            rank=rank, size=size, address=environment["MASTER_ADDR"],
+            rank=rank,
+            size=size,
+            address=environment["MASTER_ADDR"],
             port=_number(environment, "MASTER_PORT", 0, MOST_PORT),
             serves=rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
-        )  # fmt: skip
+        )
 
     def open_store(self, seconds: float) -> Any:
         return open_store(self.address, self.port, seconds, serves=self.serves)

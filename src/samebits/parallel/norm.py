@@ -21,9 +21,14 @@ HEADS: Final = "gather heads"
 
 
 def head_norms(
-    heads: Sequence[Tensor], weights: Sequence[Tensor], sums: Sequence[Sums], counts: Sequence[Sequence[int]],
-    eps: float, group: Group, backend: str,
-) -> list[Tensor]:  # fmt: skip
+    heads: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    sums: Sequence[Sums],
+    counts: Sequence[Sequence[int]],
+    eps: float,
+    group: Group,
+    backend: str,
+) -> list[Tensor]:
     """`rmsnorm` of each (T, heads of this rank, size) with its weight (size), whose gradient goes on in its sum.
 
     `counts`: of each, how many heads every rank has. One function for all, so that ranks exchange in one order."""

@@ -28,8 +28,12 @@ def piece_sums(group: Group, ownership: Ownership, gradients: Mapping[str, Tenso
     sums = torch.zeros(cuts[-1], dtype=torch.float32, device=first.device)
     # Of one piece alone, the sum over pieces adds its sum to zeros.
     kernel = kernel_module("samebits.ops.grad_norm", "grad_norm", choose_backend("norms", first, None), first.device)
-    own = [kernel.square_sum([piece]) for gradient in gradients.values() if gradient.numel()
-           for piece in torch.split(gradient.reshape(-1), PIECE)]  # fmt: skip
+    own = [
+        kernel.square_sum([piece])
+        for gradient in gradients.values()
+        if gradient.numel()
+        for piece in torch.split(gradient.reshape(-1), PIECE)
+    ]
     if own:
         sums[cuts[group.place] : cuts[group.place + 1]] = torch.stack(own)
     return gather(group, sums, cuts, NORM)

@@ -98,15 +98,22 @@ class Shards:
 
     def _common(self, owner: int, place: int) -> Route:
         """What a rank updates of the blocks with which a place computes."""
-        return [self._piece(name, block) for name, span in self._owned[owner].items()
-                for block in met(span, self.holding(name, place), self._matrices[name][1])]  # fmt: skip
+        return [
+            self._piece(name, block)
+            for name, span in self._owned[owner].items()
+            for block in met(span, self.holding(name, place), self._matrices[name][1])
+        ]
 
     def _piece(self, name: str, block: Block) -> Piece:
         mine = self.holding(name, self.grid.place)
         return Piece(
-            name=name, block=block, held=(mine.rows[1] - mine.rows[0], mine.columns[1] - mine.columns[0]),
-            within=block.within(mine), start=self.owned[name][0], width=self._matrices[name][1],
-        )  # fmt: skip
+            name=name,
+            block=block,
+            held=(mine.rows[1] - mine.rows[0], mine.columns[1] - mine.columns[0]),
+            within=block.within(mine),
+            start=self.owned[name][0],
+            width=self._matrices[name][1],
+        )
 
     def _gradient_route(self, rank: int, owner: int) -> Route:
         """What a rank gives to an owner; a tensor that every place has whole comes from the owner's own place."""
@@ -143,8 +150,9 @@ class Shards:
     def to_owners(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tree over all copies of this rank's ranges. `gradients`: float32, of this rank's blocks."""
         like = next(iter(gradients.values()))
-        sends = [(_packed([each.of_block(gradients) for each in self._given[owner]], like), owner)
-                 for owner in self._others]  # fmt: skip
+        sends = [
+            (_packed([each.of_block(gradients) for each in self._given[owner]], like), owner) for owner in self._others
+        ]
         coming = {rank: like.new_empty(_size(self._taken[rank])) for rank in self._others}
         pending = self.grid.world.group.post(GRADIENTS, sends, [(flat, rank) for rank, flat in coming.items()])
         coming[self._me] = _packed([each.of_block(gradients) for each in self._given[self._me]], like)
@@ -171,8 +179,7 @@ class Shards:
     def to_blocks(self, ranges: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The block of every tensor with which this rank computes, from the ranges that ranks have updated."""
         like = next(iter(ranges.values()))
-        sends = [(_packed([each.of_range(ranges) for each in self._lent[rank]], like), rank)
-                 for rank in self._others]  # fmt: skip
+        sends = [(_packed([each.of_range(ranges) for each in self._lent[rank]], like), rank) for rank in self._others]
         coming = {rank: like.new_empty(_size(self._borrowed[rank])) for rank in self._others}
         pending = self.grid.world.group.post(WEIGHTS, sends, [(flat, rank) for rank, flat in coming.items()])
         blocks = {name: self._empty(name, like) for name in ranges}

@@ -44,9 +44,14 @@ def cuts_of(own: int, group: Group) -> list[int]:
 
 
 def embedding(
-    ids: Tensor, weight: Tensor, first: int, group: Group, *, sums: Sums | None = None,
+    ids: Tensor,
+    weight: Tensor,
+    first: int,
+    group: Group,
+    *,
+    sums: Sums | None = None,
     cuts: Sequence[int] | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Row ids[...] of a table of which this rank holds the rows from `first` on: (..., H), copied bit for bit.
 
     `cuts` says where every rank's rows begin; without it they are asked, one exchange more. With `sums` (rows here, H)
@@ -81,9 +86,15 @@ def lm_head(hidden: Tensor, weight: Tensor, cuts: Sequence[int], group: Group) -
 
 
 def selected_logprob(
-    hidden: Tensor, weight: Tensor, ids: Tensor, cuts: Sequence[int], group: Group, *, sums: Sums | None = None,
+    hidden: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    cuts: Sequence[int],
+    group: Group,
+    *,
+    sums: Sums | None = None,
     ignore_index: int = -100,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """log softmax(hidden (..., K) weight (V, K)^T) at ids (...), float32, as `ops.selected_logprob` gives it.
 
     weight holds this rank's words. With `sums` its gradient is added to them (words here, K) instead of returned."""
@@ -94,9 +105,16 @@ def selected_logprob(
 
 
 def cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, cuts: Sequence[int], group: Group, *, ignore_index: int = -100,
-    reduction: Literal["mean", "sum", "none"] = "mean", denominator: float | None = None,
-) -> Tensor:  # fmt: skip
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    cuts: Sequence[int],
+    group: Group,
+    *,
+    ignore_index: int = -100,
+    reduction: Literal["mean", "sum", "none"] = "mean",
+    denominator: float | None = None,
+) -> Tensor:
     """-log softmax(hidden weight^T) at targets, float32: its mean, its sum, or every row's, as `ops.cross_entropy`."""
     name = "cross_entropy"
     hidden_MK, targets_M, backend = _checked(name, hidden, weight, "targets", targets, cuts, group, ignore_index)
@@ -136,9 +154,15 @@ def _check_piece(operator: str, weight: Tensor, cuts: Sequence[int], group: Grou
 
 
 def _checked(
-    operator: str, hidden: Tensor, weight: Tensor, tokens: str, ids: Tensor, cuts: Sequence[int], group: Group,
+    operator: str,
+    hidden: Tensor,
+    weight: Tensor,
+    tokens: str,
+    ids: Tensor,
+    cuts: Sequence[int],
+    group: Group,
     ignore_index: int,
-) -> tuple[Tensor, Tensor, str]:  # fmt: skip
+) -> tuple[Tensor, Tensor, str]:
     """Valid arguments as rows, and the backend."""
     check_dimensions(operator, "weight", weight, 2)
     # One device refuses a weight without words; here a rank may have none, and the rest is checked all the same.
@@ -195,9 +219,14 @@ def _of_positions(sums: Sums, positions: Tensor) -> Sums:
 
 
 def _rows(
-    hidden_MK: Tensor, weight: Tensor, ids_M: Tensor, cuts: tuple[int, ...], group: Group, ignore_index: int,
+    hidden_MK: Tensor,
+    weight: Tensor,
+    ids_M: Tensor,
+    cuts: tuple[int, ...],
+    group: Group,
+    ignore_index: int,
     backend: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """(logprob, log-sum-exp) of every row."""
     ignored_M, owner_M = ids_M == ignore_index, owners(ids_M, cuts)
     here_M = (owner_M == group.place) & ~ignored_M
@@ -251,9 +280,15 @@ class _Reduced(torch.autograd.Function):
 def _selection(hidden_MK: Tensor, weight: Tensor, ids_M: Tensor, lse_M: Tensor, options: tuple[Any, ...]) -> Selection:
     cuts, group, ignore_index, backend = options
     return Selection(
-        hidden=hidden_MK, weight=weight, ids=ids_M.contiguous(), lse=lse_M, ignore_index=ignore_index, cuts=cuts,
-        group=group, backend=backend,
-    )  # fmt: skip
+        hidden=hidden_MK,
+        weight=weight,
+        ids=ids_M.contiguous(),
+        lse=lse_M,
+        ignore_index=ignore_index,
+        cuts=cuts,
+        group=group,
+        backend=backend,
+    )
 
 
 def _fresh(weight: Tensor) -> Tensor:

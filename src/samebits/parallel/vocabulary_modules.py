@@ -27,10 +27,19 @@ class VocabParallelEmbedding(nn.Module):
     """Rows of a table by number, the table cut over ranks; ids and results are the same on every rank."""
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, *, init_method: Drawing | None = None,
-        reduce_scatter_embeddings: bool = False, config: Any = None, group: Group, cuts: Sequence[int] | None = None,
-        dtype: torch.dtype | None = None, device: torch.device | str | None = None, initialize: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        init_method: Drawing | None = None,
+        reduce_scatter_embeddings: bool = False,
+        config: Any = None,
+        group: Group,
+        cuts: Sequence[int] | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        initialize: bool = True,
+    ) -> None:
         super().__init__()
         name = "VocabParallelEmbedding"
         refuse(name, {"reduce_scatter_embeddings": (reduce_scatter_embeddings, False)})
@@ -67,9 +76,13 @@ class VocabParallelEmbedding(nn.Module):
 
 
 def vocab_parallel_cross_entropy(
-    vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0, *, group: Group,
+    vocab_parallel_logits: Tensor,
+    target: Tensor,
+    label_smoothing: float = 0.0,
+    *,
+    group: Group,
     cuts: Sequence[int] | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """-log softmax(logits) at target (...), float32, of logits (..., words of this rank); on the CPU.
 
     As `ops.cross_entropy` with reduction='none' gives it where it makes these logits itself. Without `cuts` the ranks

@@ -62,10 +62,16 @@ def _statistics_cpu(hidden_MK: Tensor, weight_CK: Tensor, own_M: Tensor, found: 
         kept_MC = torch.empty(rows, columns, dtype=torch.float32)
         parts_MB = torch.empty(2, rows, blocks_of(columns), dtype=torch.float32)
         run(
-            "logprob_forward", "iqqqpppqpppp", FORMATS[hidden_MK.dtype], rows, columns, depth,
-            *map(pointer, (hidden_MK, weight_CK[first:], tokens_M)), -1,
+            "logprob_forward",
+            "iqqqpppqpppp",
+            FORMATS[hidden_MK.dtype],
+            rows,
+            columns,
+            depth,
+            *map(pointer, (hidden_MK, weight_CK[first:], tokens_M)),
+            -1,
             *map(pointer, (kept_MC, parts_MB, unused_M[0], unused_M[1])),
-        )  # fmt: skip
+        )
         blocks = slice(first // BLOCK, first // BLOCK + parts_MB.shape[2])
         found.maxima[blocks], found.sums[blocks] = parts_MB[0].T, parts_MB[1].T
         here = ((own_M >= first) & (own_M < first + columns)).nonzero()[:, 0]
@@ -91,8 +97,10 @@ def gathered_statistics(own: Statistics, owner_M: Tensor, cuts: Sequence[int], g
         [own.maxima.reshape(-1), own.sums.reshape(-1), own.selected]
     )
     gather(group, flat, places, "vocabulary statistics")
-    pieces = [flat[start:end].view(2 * blocks + 1, rows)
-              for blocks, (start, end) in zip(counts, pairwise(places), strict=True)]  # fmt: skip
+    pieces = [
+        flat[start:end].view(2 * blocks + 1, rows)
+        for blocks, (start, end) in zip(counts, pairwise(places), strict=True)
+    ]
     selected_PM = torch.stack([piece[-1] for piece in pieces])
     return Statistics(
         maxima=torch.cat([piece[:blocks] for piece, blocks in zip(pieces, counts, strict=True)]),
@@ -134,9 +142,14 @@ def _merged_triton(whole: Statistics, ignored_M: Tensor) -> tuple[Tensor, Tensor
     tensors = (whole.maxima, whole.sums, whole.selected, tokens_M, logprob_M, lse_M)
     with triton_kernel.on_device(whole.selected):
         triton_kernel.run(
-            triton_kernel.merge_blocks, -(-rows // triton_kernel.MERGED_ROWS), (*tensors, rows, blocks),
-            warps=1, stages=1, ROWS=triton_kernel.MERGED_ROWS, AHEAD=16,
-        )  # fmt: skip
+            triton_kernel.merge_blocks,
+            -(-rows // triton_kernel.MERGED_ROWS),
+            (*tensors, rows, blocks),
+            warps=1,
+            stages=1,
+            ROWS=triton_kernel.MERGED_ROWS,
+            AHEAD=16,
+        )
     return logprob_M, lse_M
 
 

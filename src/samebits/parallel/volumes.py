@@ -38,21 +38,21 @@ class Decoder(Protocol):
     """The sizes of a decoder on which bytes depend; a model's config has them."""
 
     @property
-    def vocabulary(self) -> int: ...
+    def vocab_size(self) -> int: ...
     @property
-    def hidden(self) -> int: ...
+    def hidden_size(self) -> int: ...
     @property
-    def layers(self) -> int: ...
+    def num_hidden_layers(self) -> int: ...
     @property
-    def heads(self) -> int: ...
+    def num_attention_heads(self) -> int: ...
     @property
-    def key_heads(self) -> int: ...
+    def num_key_value_heads(self) -> int: ...
     @property
-    def head_size(self) -> int: ...
+    def head_dim(self) -> int: ...
     @property
-    def intermediate(self) -> int: ...
+    def intermediate_size(self) -> int: ...
     @property
-    def norms_of_heads(self) -> bool: ...
+    def use_qk_norm(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,22 +83,23 @@ def gather_bytes(ranks: int, numbers: int, element: int) -> int:
 
 def training_passes(decoder: Decoder, place: int, ranks: int, work: Work) -> Volume:
     """Forward and backward passes of one copy that `ranks` ranks hold between them."""
-    tokens, hidden, element = work.tokens, decoder.hidden, work.element
-    blocks = [blocks_of(width) for width in widths_of(vocabulary_cuts(decoder.vocabulary, ranks))]
+    tokens, hidden, element = work.tokens, decoder.hidden_size, work.element
+    blocks = [blocks_of(width) for width in widths_of(vocabulary_cuts(decoder.vocab_size, ranks))]
     hop = chain_bytes(place, ranks, tokens, hidden, element)
-    found = Volume({
-        "embedding rows": gather_bytes(ranks, work.words[place] * hidden, element),
-        "row-parallel output": decoder.layers * WRITING * hop,
-        "column-parallel input gradient": decoder.layers * chain_bytes(
-            place, ranks, tokens, READING * hidden, element, back=READERS * hidden
-        ),
-        "vocabulary statistics": gather_bytes(ranks, tokens * (2 * blocks[place] + 1), FLOAT32),
-        "vocabulary hidden gradient": hop,
-    })  # fmt: skip
-    if decoder.norms_of_heads:
+    found = Volume(
+        {
+            "embedding rows": gather_bytes(ranks, work.words[place] * hidden, element),
+            "row-parallel output": decoder.num_hidden_layers * WRITING * hop,
+            "column-parallel input gradient": decoder.num_hidden_layers
+            * chain_bytes(place, ranks, tokens, READING * hidden, element, back=READERS * hidden),
+            "vocabulary statistics": gather_bytes(ranks, tokens * (2 * blocks[place] + 1), FLOAT32),
+            "vocabulary hidden gradient": hop,
+        }
+    )
+    if decoder.use_qk_norm:
         # Of queries and keys: what was normed, and its gradient.
         normed = _query_widths(decoder, ranks)[place] + _key_widths(decoder, ranks)[place]
-        found["gather heads"] = decoder.layers * 2 * gather_bytes(ranks, tokens * normed, element)
+        found["gather heads"] = decoder.num_hidden_layers * 2 * gather_bytes(ranks, tokens * normed, element)
     return +found
 
 
@@ -108,17 +109,25 @@ def exchanged_weights(
     """Gradients to the ranks that update them, sums of their squares, and weights back to all ranks that compute."""
     share = Share.of(grid, shapes, holding)
     ranks, numbers = grid.world.size, share.held_cut - share.at_home + share.others_copied
-    return +Volume({
-        "tree of gradients": FLOAT32 * numbers,
-        "sums of squares": NORMS * gather_bytes(ranks, share.pieces, FLOAT32),
-        "weights to all ranks": element * (grid.data * share.cut - share.at_home + (ranks - 1) * share.copied),
-    })  # fmt: skip
+    return +Volume(
+        {
+            "tree of gradients": FLOAT32 * numbers,
+            "sums of squares": NORMS * gather_bytes(ranks, share.pieces, FLOAT32),
+            "weights to all ranks": element * (grid.data * share.cut - share.at_home + (ranks - 1) * share.copied),
+        }
+    )
 
 
 def step(
-    decoder: Decoder, grid: Grid, shapes: Mapping[str, tuple[int, ...]], holding: Holding, work: Work, *,
-    logprobs: int | None = None, compared: bool = False,
-) -> Volume:  # fmt: skip
+    decoder: Decoder,
+    grid: Grid,
+    shapes: Mapping[str, tuple[int, ...]],
+    holding: Holding,
+    work: Work,
+    *,
+    logprobs: int | None = None,
+    compared: bool = False,
+) -> Volume:
     """A whole training step. `logprobs`: numbers for the loss, padding included, `tokens` unless said; `compared`:
     whether the digests of all copies meet in this step."""
     found = exchanged_weights(grid, shapes, holding, work.element)
@@ -147,15 +156,17 @@ def generation(decoder: Decoder, place: int, ranks: int, work: Work, *, drawn: i
     gathered, nothing travels."""
     tokens, element = work.tokens, work.element
     inputs = _query_widths(decoder, ranks)[place] + widths_of(_intermediate_cuts(decoder, ranks))[place]
-    outputs = WRITING * widths_of(even_cuts(decoder.hidden, ranks))[place]
-    vocabulary = widths_of(vocabulary_cuts(decoder.vocabulary, ranks))[place]
-    return +Volume({
-        "embedding rows": gather_bytes(ranks, work.words[place] * decoder.hidden, element),
-        "gather activations": decoder.layers * gather_bytes(ranks, tokens * inputs, element),
-        "gathered linear": decoder.layers * gather_bytes(ranks, tokens * outputs, element),
-        "logits": gather_bytes(ranks, drawn * vocabulary, FLOAT32),
-        "vocabulary statistics": gather_bytes(ranks, scored * (2 * blocks_of(vocabulary) + 1), FLOAT32),
-    })  # fmt: skip
+    outputs = WRITING * widths_of(even_cuts(decoder.hidden_size, ranks))[place]
+    vocabulary = widths_of(vocabulary_cuts(decoder.vocab_size, ranks))[place]
+    return +Volume(
+        {
+            "embedding rows": gather_bytes(ranks, work.words[place] * decoder.hidden_size, element),
+            "gather activations": decoder.num_hidden_layers * gather_bytes(ranks, tokens * inputs, element),
+            "gathered linear": decoder.num_hidden_layers * gather_bytes(ranks, tokens * outputs, element),
+            "logits": gather_bytes(ranks, drawn * vocabulary, FLOAT32),
+            "vocabulary statistics": gather_bytes(ranks, scored * (2 * blocks_of(vocabulary) + 1), FLOAT32),
+        }
+    )
 
 
 # What all ranks send together: the forms in which to estimate. A mean over ranks is the total divided by them.
@@ -163,29 +174,40 @@ def generation(decoder: Decoder, place: int, ranks: int, work: Work, *, drawn: i
 
 def training_passes_of_all(decoder: Decoder, ranks: int, tokens: int, element: int) -> Volume:
     """All ranks of one copy: every hop is (ranks - 1) times there in float32, and as often back."""
-    hidden, others = decoder.hidden, ranks - 1
+    hidden, others = decoder.hidden_size, ranks - 1
     hop = others * tokens * hidden * (FLOAT32 + element)
-    heads = (decoder.heads + decoder.key_heads) * decoder.head_size if decoder.norms_of_heads else 0
-    return +Volume({
-        "embedding rows": others * tokens * hidden * element,
-        "row-parallel output": decoder.layers * WRITING * hop,
-        "column-parallel input gradient": decoder.layers * others * tokens * hidden
-        * (READING * FLOAT32 + READERS * element),
-        "vocabulary statistics": others * tokens * (2 * blocks_of(decoder.vocabulary) + ranks) * FLOAT32,
-        "vocabulary hidden gradient": hop,
-        "gather heads": decoder.layers * 2 * others * tokens * heads * element,
-    })  # fmt: skip
+    heads = (decoder.num_attention_heads + decoder.num_key_value_heads) * decoder.head_dim if decoder.use_qk_norm else 0
+    return +Volume(
+        {
+            "embedding rows": others * tokens * hidden * element,
+            "row-parallel output": decoder.num_hidden_layers * WRITING * hop,
+            "column-parallel input gradient": decoder.num_hidden_layers
+            * others
+            * tokens
+            * hidden
+            * (READING * FLOAT32 + READERS * element),
+            "vocabulary statistics": others * tokens * (2 * blocks_of(decoder.vocab_size) + ranks) * FLOAT32,
+            "vocabulary hidden gradient": hop,
+            "gather heads": decoder.num_hidden_layers * 2 * others * tokens * heads * element,
+        }
+    )
 
 
 def generation_of_all(decoder: Decoder, ranks: int, tokens: int, drawn: int, element: int) -> Volume:
     """All ranks: each of them gets what the (ranks - 1) others have."""
-    others, query = ranks - 1, decoder.heads * decoder.head_size
-    return +Volume({
-        "embedding rows": others * tokens * decoder.hidden * element,
-        "gather activations": decoder.layers * others * tokens * (query + decoder.intermediate) * element,
-        "gathered linear": decoder.layers * others * tokens * WRITING * decoder.hidden * element,
-        "logits": others * drawn * decoder.vocabulary * FLOAT32,
-    })  # fmt: skip
+    others, query = ranks - 1, decoder.num_attention_heads * decoder.head_dim
+    return +Volume(
+        {
+            "embedding rows": others * tokens * decoder.hidden_size * element,
+            "gather activations": decoder.num_hidden_layers
+            * others
+            * tokens
+            * (query + decoder.intermediate_size)
+            * element,
+            "gathered linear": decoder.num_hidden_layers * others * tokens * WRITING * decoder.hidden_size * element,
+            "logits": others * drawn * decoder.vocab_size * FLOAT32,
+        }
+    )
 
 
 def gradients_of_all(data: int, cut: int, copied: int, at_home: int) -> int:
@@ -231,10 +253,11 @@ class Share:
             cut=sum(_length(own[name]) for name in held),
             copied=sum(_length(own[name]) for name in copied),
             others_copied=sum(_length(ranges[name]) for ranges in beside for name in copied),
-            at_home=sum(part.size for name, block in held.items()
-                        for part in met(own[name], block, matrix(shapes[name])[1])),
+            at_home=sum(
+                part.size for name, block in held.items() for part in met(own[name], block, matrix(shapes[name])[1])
+            ),
             pieces=cuts[rank + 1] - cuts[rank],
-        )  # fmt: skip
+        )
 
 
 def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -246,14 +269,14 @@ def _length(span: tuple[int, int]) -> int:
 
 
 def _key_widths(decoder: Decoder, ranks: int) -> list[int]:
-    return [decoder.head_size * heads for heads in widths_of(even_cuts(decoder.key_heads, ranks))]
+    return [decoder.head_dim * heads for heads in widths_of(even_cuts(decoder.num_key_value_heads, ranks))]
 
 
 def _query_widths(decoder: Decoder, ranks: int) -> list[int]:
     """A rank has all heads that share keys, or none of them."""
-    return [decoder.heads // decoder.key_heads * width for width in _key_widths(decoder, ranks)]
+    return [decoder.num_attention_heads // decoder.num_key_value_heads * width for width in _key_widths(decoder, ranks)]
 
 
 def _intermediate_cuts(decoder: Decoder, ranks: int) -> list[int]:
     """Between steps of matrix units."""
-    return stepped_cuts(decoder.intermediate, ranks, MATRIX_WIDTH)
+    return stepped_cuts(decoder.intermediate_size, ranks, MATRIX_WIDTH)

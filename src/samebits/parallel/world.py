@@ -92,16 +92,20 @@ class Group:
             operations.append((dist.isend, tensor, self.members[place]))
         operations += [(dist.irecv, tensor, self.members[place]) for tensor, place in receives]
         operations = [each for each in operations if each[1].numel()]
-        waiting = Waiting(what=what, number=number, rank=world.rank, members=self.members,
-                          peers=tuple(peer for _, _, peer in operations))  # fmt: skip
+        waiting = Waiting(
+            what=what,
+            number=number,
+            rank=world.rank,
+            members=self.members,
+            peers=tuple(peer for _, _, peer in operations),
+        )
         landed: list[tuple[Tensor, Tensor]] = []
         if world.transport == "nccl":
             works, refused = _all_at_once(operations, waiting)
         else:
             landed = [(tensor.cpu(), tensor) for _, tensor, _ in operations if tensor.is_cuda]
             if landed:
-                operations = [(call, here, peer)
-                              for (call, _, peer), (here, _) in zip(operations, landed, strict=True)]  # fmt: skip
+                operations = [(call, here, peer) for (call, _, peer), (here, _) in zip(operations, landed, strict=True)]
             works, refused = _one_by_one(operations, waiting)
         if refused:
             world.standing.begin(waiting)
@@ -190,17 +194,28 @@ def join(*, device: str = "cpu", timeout: float = TIMEOUT) -> World:
         facts = code_facts() | {"device": device, "transport": transport}
         agree(World(rank=rank, size=size, store=store, timeout=patience), "code", facts)
         dist.init_process_group(
-            transport, store=PrefixStore("messages", store), rank=rank, world_size=size,
+            transport,
+            store=PrefixStore("messages", store),
+            rank=rank,
+            world_size=size,
             timeout=timedelta(seconds=patience),
-        )  # fmt: skip
+        )
         if transport == "nccl":
             # Its first messages must be everybody's.
             dist.barrier()
     except RuntimeError as error:
         raise not_joined(meeting, store, patience, error) from error
     standing = Standing()
-    return World(rank=rank, size=size, store=store, device=device, transport=transport, timeout=timeout,
-                 standing=standing, answering=Answering(rank, store, standing))  # fmt: skip
+    return World(
+        rank=rank,
+        size=size,
+        store=store,
+        device=device,
+        transport=transport,
+        timeout=timeout,
+        standing=standing,
+        answering=Answering(rank, store, standing),
+    )
 
 
 def _transport(device: str, rank: int) -> str:

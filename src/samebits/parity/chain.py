@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from samebits.model import Config, Model
+from samebits.model import Model, ModelConfig
 from samebits.model.model import TIED_HEAD
 from samebits.model.weights import EMBEDDING, FINAL_NORM, prefix
 from samebits.nn.strategy import Operators
@@ -34,12 +34,19 @@ class Sizes:
     vocabulary: int = 700
 
     @property
-    def config(self) -> Config:
+    def config(self) -> ModelConfig:
         """As the model knows it; the table of tokens is never looked up, so the head's weight takes its place."""
-        return Config(
-            vocabulary=self.vocabulary, hidden=self.width, layers=self.layers, heads=self.heads,
-            key_heads=self.key_heads, head_size=self.head, intermediate=self.inner, max_positions=2**20, eps=1e-6,
-        )  # fmt: skip
+        return ModelConfig(
+            vocab_size=self.vocabulary,
+            hidden_size=self.width,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.key_heads,
+            head_dim=self.head,
+            intermediate_size=self.inner,
+            max_position_embeddings=2**20,
+            rms_norm_eps=1e-6,
+        )
 
 
 Cache = DenseCache | PagedCache
@@ -109,12 +116,16 @@ def make_weights(sizes: Sizes, seed: int, format: str, device: str) -> dict[str,
     shapes: dict[str, tuple[int, ...]] = {"final": (sizes.width,), "head": (sizes.vocabulary, sizes.width)}
     for layer in range(sizes.layers):
         shapes |= {
-            f"{layer}.before": (sizes.width,), f"{layer}.query": (query, sizes.width),
-            f"{layer}.key": (key, sizes.width), f"{layer}.value": (key, sizes.width),
-            f"{layer}.out": (sizes.width, query), f"{layer}.between": (sizes.width,),
-            f"{layer}.gate": (sizes.inner, sizes.width), f"{layer}.up": (sizes.inner, sizes.width),
+            f"{layer}.before": (sizes.width,),
+            f"{layer}.query": (query, sizes.width),
+            f"{layer}.key": (key, sizes.width),
+            f"{layer}.value": (key, sizes.width),
+            f"{layer}.out": (sizes.width, query),
+            f"{layer}.between": (sizes.width,),
+            f"{layer}.gate": (sizes.inner, sizes.width),
+            f"{layer}.up": (sizes.inner, sizes.width),
             f"{layer}.down": (sizes.width, sizes.inner),
-        }  # fmt: skip
+        }
     weights = {}
     for number, (name, shape) in enumerate(shapes.items()):
         values = torch.from_numpy(make("normal", shape, 500_000 + 100 * seed + number, format))
@@ -125,10 +136,16 @@ def make_weights(sizes: Sizes, seed: int, format: str, device: str) -> dict[str,
 
 
 NAMES: Final = {
-    "before": "input_layernorm", "query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj",
-    "out": "self_attn.o_proj", "between": "post_attention_layernorm", "gate": "mlp.gate_proj", "up": "mlp.up_proj",
+    "before": "input_layernorm",
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "out": "self_attn.o_proj",
+    "between": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
     "down": "mlp.down_proj",
-}  # fmt: skip
+}
 
 
 def _named(tensors: dict[str, Tensor], head: str) -> dict[str, Tensor]:
@@ -154,11 +171,19 @@ class Chain:
         zeros = {name: torch.zeros(w.shape, dtype=torch.float32, device=w.device) for name, w in self.weights.items()}
         return replace(self, sums=zeros)
 
-    def logprobs(self, hidden: Tensor, targets: Tensor, positions: Tensor, options: dict[str, object],
-                 caches: list[Cache] | None = None) -> Tensor:  # fmt: skip
+    def logprobs(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        positions: Tensor,
+        options: dict[str, object],
+        caches: list[Cache] | None = None,
+    ) -> Tensor:
         """The logprob of every token's target; with caches, the tokens come after those already there."""
         model = Model(
-            config=self.sizes.config, weights=_named(self.weights, EMBEDDING),
-            sums=dict(_named(self.sums, TIED_HEAD)), operators=self.operators,
-        )  # fmt: skip
+            config=self.sizes.config,
+            weights=_named(self.weights, EMBEDDING),
+            sums=dict(_named(self.sums, TIED_HEAD)),
+            operators=self.operators,
+        )
         return model.logprobs(model.decoder(hidden, positions, options, caches), targets)

@@ -145,5 +145,9 @@ class Models:
 
     def as_dict(self) -> dict[str, Any]:
         training = {"stock": self.stock_cuts.as_dict(), "samebits": self.our_cuts.as_dict()}
-        return {"crowd": self.crowd.as_dict() if self.crowd else None, "training": training,
-                "on_policy": [each.as_dict() for each in self.policies], "missing": self.missing}  # fmt: skip
+        return {
+            "crowd": self.crowd.as_dict() if self.crowd else None,
+            "training": training,
+            "on_policy": [each.as_dict() for each in self.policies],
+            "missing": self.missing,
+        }

@@ -26,7 +26,7 @@ from samebits.parity.scoring import compare, score
 from samebits.parity.stock import STOCK
 from samebits.records.packages import MissingPackageError
 from samebits.train import checkpoint, events
-from samebits.train.configuration import Configuration, read_text
+from samebits.train.configuration import TrainConfig, read_text
 from samebits.train.lanes import Backward, Cut, Example, mean_loss
 from samebits.train.planning import shape_of
 from samebits.train.running import run
@@ -35,9 +35,15 @@ from samebits.train.trainer import Parts
 REAL_MODEL: Final = "smollm2"
 # The first is watched; the others are its crowd.
 QUESTIONS: Final = (
-    "Why is the sky blue?", "What is a prime number?", "Name three rivers in Europe.", "How do bees make honey?",
-    "What is the capital of Japan?", "Write a sentence about rain.", "What is two plus two?", "Who wrote Hamlet?",
-)  # fmt: skip
+    "Why is the sky blue?",
+    "What is a prime number?",
+    "Name three rivers in Europe.",
+    "How do bees make honey?",
+    "What is the capital of Japan?",
+    "Write a sentence about rain.",
+    "What is two plus two?",
+    "Who wrote Hamlet?",
+)
 ANSWER_TOKENS: Final = 16
 PAGE_SIZE: Final = 16
 # What the tiny model, which learned from Python's sources, is asked to go on with, and how far.
@@ -49,13 +55,13 @@ CUTS: Final = ((8, "packed"), (1, "packed"), (2, "padded"))
 STOCK_CUTS: Final = CUTS[:2]
 # Documents apart, so that sequences differ in length. The peak is named only so that nobody waits for its measurement.
 RECIPE: Final = """
-model: {preset: tiny, overrides: {vocabulary: 272}}
-data: {source: stdlib, length: 64, limit: 30, documents: apart}
+model: {preset: tiny, overrides: {vocab_size: 272}}
+data: {source: stdlib, max_length: 64, max_train_samples: 30, documents: apart}
 optimizer:
-  {peak_rate: 3e-3, warmup: 1, floor_ratio: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, max_norm: 1.0}
+  {lr: 3e-3, warmup_steps: 1, min_lr_ratio: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, max_grad_norm: 1.0}
 training:
-  {seed: 42, micro_batch: 8, accumulation: 1, epochs: 1, max_steps: 12, max_repeats: 1, checkpoint_every: 12,
-   waive: [CFG-OB7]}
+  {seed: 42, micro_batch_size: 8, gradient_accumulation_steps: 1, num_train_epochs: 1, max_steps: 12,
+   max_repeats: 1, save_steps: 12, waive: [CFG-OB7]}
 monitoring: {peak_flops: 1e12}
 """
 
@@ -82,8 +88,13 @@ def measure(tell: Callable[[str], None] = lambda _: None, source: str | None = R
     return Models(stock_cuts=stock, our_cuts=ours, policies=tuple(policies), crowd=crowd, missing=missing)
 
 
-def crowded(model: Model, words: Tokenizer, name: str, questions: Sequence[str] = QUESTIONS,
-            tell: Callable[[str], None] = lambda _: None) -> tuple[Crowd, Policy]:  # fmt: skip
+def crowded(
+    model: Model,
+    words: Tokenizer,
+    name: str,
+    questions: Sequence[str] = QUESTIONS,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[Crowd, Policy]:
     """The first question alone, then in the midst of the others; and the trainer's word on all that they were told."""
     question, *others = questions
     place = len(others) // 2
@@ -140,29 +151,47 @@ def _answer(alone: Completion, crowded: Completion, words: Tokenizer) -> Answer:
     left, right = (torch.tensor(each.logprobs[:count], dtype=torch.float32) for each in (alone, crowded))
     tokens = [
         Token(
-            text=words.text([alone.tokens[place]]), crowded_text=words.text([crowded.tokens[place]]),
-            alone=float(left[place]), crowded=float(right[place]), ulps=int(ulps),
+            text=words.text([alone.tokens[place]]),
+            crowded_text=words.text([crowded.tokens[place]]),
+            alone=float(left[place]),
+            crowded=float(right[place]),
+            ulps=int(ulps),
             same=place < agree and compare_bits(left[place], right[place]) is None,
         )
         for place, ulps in enumerate(ulp_distance(left, right))
-    ]  # fmt: skip
+    ]
     return Answer(alone=words.text(alone.tokens), crowded=words.text(crowded.tokens), tokens=tuple(tokens))
 
 
-def cuts(config: Configuration, folder: Path, ways: Sequence[tuple[int, str]], parts: Parts,
-         tell: Callable[[str], None] = lambda _: None) -> Cuts:  # fmt: skip
+def cuts(
+    config: TrainConfig,
+    folder: Path,
+    ways: Sequence[tuple[int, str]],
+    parts: Parts,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Cuts:
     """The same run for each way to cut its global batch, into folders of their own."""
     runs, weights = [], []
     for place, (micro_batch, collation) in enumerate(ways):
-        tell(f"{folder.name}: training with {micro_batch} of {config.training.batch} sequences at a time, {collation}")
-        accumulation = config.training.batch // micro_batch
+        tell(
+            f"{folder.name}: training with {micro_batch} of {config.training.global_batch_size} sequences at a time,"
+            f" {collation}"
+        )
+        accumulation = config.training.global_batch_size // micro_batch
         training = replace(
-            config.training, micro_batch=micro_batch, accumulation=accumulation, collation=collation
-        )  # fmt: skip
+            config.training, micro_batch_size=micro_batch, gradient_accumulation_steps=accumulation, collation=collation
+        )
         summary = run(replace(config, training=training), folder / str(place), parts=parts)
         losses = tuple(event["loss"] for event in events.read(folder / str(place)) if event["event"] == "step")
-        runs.append(TrainingRun(micro_batch=micro_batch, accumulation=accumulation, collation=collation,
-                                digest=summary.digest, losses=losses))  # fmt: skip
+        runs.append(
+            TrainingRun(
+                micro_batch=micro_batch,
+                accumulation=accumulation,
+                collation=collation,
+                digest=summary.digest,
+                losses=losses,
+            )
+        )
         weights.append(checkpoint.read(folder / str(place)).weights)
     differing = max(_differing(weights[0], other) for other in weights[1:])
     count = sum(each.numel() for each in weights[0].values())

@@ -20,7 +20,7 @@ from samebits.model.weights import shapes
 from samebits.parallel.grid import Grid
 from samebits.parallel.layout import Block, whole
 from samebits.parallel.world import World
-from samebits.train.configuration import Configuration
+from samebits.train.configuration import TrainConfig
 from samebits.train.planning import data_of, model_of
 from samebits.train.ranks import Ranks, ranks_of
 from samebits.train.trainer import Trainer
@@ -121,13 +121,20 @@ def losses_agree(distributed: Sequence[float], alone: Sequence[float]) -> LossVe
     for step, (left, right) in enumerate(pairs, 1):
         if not math.isfinite(left) or left.hex() != right.hex():
             words = f"step {step}: the loss is {left!r}, that of one worker {right!r}"
-            return LossVerdict(holds=False, within_gate=within, step=step, distributed=left, alone=right,
-                               detail=f"{LOSSES}: {words}; allowed: the same bits")  # fmt: skip
+            return LossVerdict(
+                holds=False,
+                within_gate=within,
+                step=step,
+                distributed=left,
+                alone=right,
+                detail=f"{LOSSES}: {words}; allowed: the same bits",
+            )
     return LossVerdict(holds=True, within_gate=within, detail="")
 
 
-def recorded(world: World, config: Configuration, tensor: int, steps: int,
-             ranks: Callable[[Grid, Model], Ranks] = ranks_of) -> Record:  # fmt: skip
+def recorded(
+    world: World, config: TrainConfig, tensor: int, steps: int, ranks: Callable[[Grid, Model], Ranks] = ranks_of
+) -> Record:
     """Trains so many steps on every rank of a world at once, `tensor` of them to a copy of the weights.
 
     `ranks` makes this rank's part of the run: a faulty one can stand in, to see that it is noticed."""
@@ -144,8 +151,10 @@ def recorded(world: World, config: Configuration, tensor: int, steps: int,
 
 def _held(model: Model, place: int) -> Parameters:
     """The parameters with which this rank computes."""
-    blocks = {name: whole(shape) if model.split is None else model.split.held(name, place)
-              for name, shape in shapes(model.config).items()}  # fmt: skip
+    blocks = {
+        name: whole(shape) if model.split is None else model.split.held(name, place)
+        for name, shape in shapes(model.config).items()
+    }
     return {name: (block, digest({name: model.weights[name]})) for name, block in blocks.items()}
 
 

@@ -55,8 +55,9 @@ def run(chain: Chain, text: Text, layout: Layout) -> Result:
     pairs = list(zip(layout.sequences, layout.spans, strict=True))
     return Result(
         logprobs={number: logprobs.detach()[span] for number, span in pairs},
-        gradients={number: gradient[span] for number, span in pairs}, sums=chain.sums,
-    )  # fmt: skip
+        gradients={number: gradient[span] for number, span in pairs},
+        sums=chain.sums,
+    )
 
 
 def run_all(chain: Chain, text: Text, layouts: list[Layout]) -> Result:
@@ -65,8 +66,9 @@ def run_all(chain: Chain, text: Text, layouts: list[Layout]) -> Result:
     parts = [run(chain, text, layout) for layout in layouts]
     return Result(
         logprobs={number: value for part in parts for number, value in part.logprobs.items()},
-        gradients={number: value for part in parts for number, value in part.gradients.items()}, sums=chain.sums,
-    )  # fmt: skip
+        gradients={number: value for part in parts for number, value in part.gradients.items()},
+        sums=chain.sums,
+    )
 
 
 def groups(count: int, size: int) -> list[tuple[int, ...]]:
@@ -132,8 +134,9 @@ def _caches(chain: Chain, text: Text) -> dict[str, Callable[[], Cache]]:
         pages = -(-longest // 16)
         # Pages lie in memory in another order than their tokens.
         table = list(reversed(range(pages)))
-        return PagedCache.empty([table], sizes.key_heads, sizes.head, pages=pages, page_size=16, dtype=hidden.dtype,
-                                device=hidden.device)  # fmt: skip
+        return PagedCache.empty(
+            [table], sizes.key_heads, sizes.head, pages=pages, page_size=16, dtype=hidden.dtype, device=hidden.device
+        )
 
     return {"a dense cache": dense, "a paged cache": paged}
 
@@ -190,14 +193,22 @@ def compared(whole: Result, form: Result, *, sums: bool) -> Tally:
     return Tally(rows=rows, gradients=gradients)
 
 
-def judge(promise: str, *, backend: str, formats: tuple[str, ...], seeds: tuple[int, ...], sequences: int,
-          operators: Operators | None = None) -> Finding:  # fmt: skip
+def judge(
+    promise: str,
+    *,
+    backend: str,
+    formats: tuple[str, ...],
+    seeds: tuple[int, ...],
+    sequences: int,
+    operators: Operators | None = None,
+) -> Finding:
     """One promise of the chain over formats and seeds."""
     started, rows, gradients, forms = time.perf_counter(), 0, 0, 0
     lack = unavailable(backend, room=True)
     if lack:
-        return Finding(subject="chain", promise=promise, backend=backend, verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0,
-                       detail=lack)  # fmt: skip
+        return Finding(
+            subject="chain", promise=promise, backend=backend, verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0, detail=lack
+        )
     lengths = [LENGTHS[i % len(LENGTHS)] for i in range(sequences)]
     for format in formats:
         for seed in seeds:
@@ -212,20 +223,40 @@ def judge(promise: str, *, backend: str, formats: tuple[str, ...], seeds: tuple[
                 rows, gradients, forms = rows + tally.rows, gradients + tally.gradients, forms + 1
                 if tally.difference:
                     detail = f"{format} seed {seed}, {words} against one packed batch: {tally.difference}"
-                    return Finding(subject="chain", promise=promise, backend=backend, verdict=Verdict.DOES_NOT_HOLD,
-                                   cases=rows, detail=detail, seconds=time.perf_counter() - started)  # fmt: skip
+                    return Finding(
+                        subject="chain",
+                        promise=promise,
+                        backend=backend,
+                        verdict=Verdict.DOES_NOT_HOLD,
+                        cases=rows,
+                        detail=detail,
+                        seconds=time.perf_counter() - started,
+                    )
     detail = (
         f"{sum(lengths)} tokens, {len(seeds)} seeds, {' '.join(formats)}: {forms} forms, {rows} rows and"
         f" {gradients} gradients compared, 0 differ"
     )
-    return Finding(subject="chain", promise=promise, backend=backend, verdict=Verdict.HOLDS, cases=rows, detail=detail,
-                   seconds=time.perf_counter() - started)  # fmt: skip
+    return Finding(
+        subject="chain",
+        promise=promise,
+        backend=backend,
+        verdict=Verdict.HOLDS,
+        cases=rows,
+        detail=detail,
+        seconds=time.perf_counter() - started,
+    )
 
 
-def gate(*, promises: Sequence[str] | None = None, backend: str = "cpu",
-         formats: tuple[str, ...] = ("float32", "bfloat16"), seeds: tuple[int, ...] = (1, 2, 3), sequences: int = 48,
-         faults: dict[str, tuple[str, Operators]] | None = None,
-         tell: Callable[[str], None] = lambda _: None) -> list[Finding]:  # fmt: skip
+def gate(
+    *,
+    promises: Sequence[str] | None = None,
+    backend: str = "cpu",
+    formats: tuple[str, ...] = ("float32", "bfloat16"),
+    seeds: tuple[int, ...] = (1, 2, 3),
+    sequences: int = 48,
+    faults: dict[str, tuple[str, Operators]] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Finding]:
     """Every promise of the chain; then each planted fault, which the promise it breaks must notice."""
     unknown = [promise for promise in promises or () if promise not in PROMISES]
     if unknown:
@@ -237,14 +268,21 @@ def gate(*, promises: Sequence[str] | None = None, backend: str = "cpu",
         planted = {name: broken for name, (breaks, broken) in (faults or {}).items() if breaks == promise}
         if finding.verdict is Verdict.HOLDS and planted:
             verdicts = {
-                name: judge(promise, backend=backend, formats=formats[:1], seeds=seeds[:1], sequences=sequences,
-                            operators=broken).verdict
+                name: judge(
+                    promise,
+                    backend=backend,
+                    formats=formats[:1],
+                    seeds=seeds[:1],
+                    sequences=sequences,
+                    operators=broken,
+                ).verdict
                 for name, broken in planted.items()
-            }  # fmt: skip
+            }
             survivors = [name for name, verdict in verdicts.items() if verdict is not Verdict.DOES_NOT_HOLD]
             finding = replace(finding, faults_planted=len(planted), faults_caught=len(planted) - len(survivors))
             if survivors:
-                finding = replace(finding, verdict=Verdict.DOES_NOT_HOLD,
-                                  detail=f"planted faults survived: {', '.join(survivors)}")  # fmt: skip
+                finding = replace(
+                    finding, verdict=Verdict.DOES_NOT_HOLD, detail=f"planted faults survived: {', '.join(survivors)}"
+                )
         findings.append(finding)
     return findings

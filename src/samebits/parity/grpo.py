@@ -59,9 +59,13 @@ def token_weights(advantage: Sequence[float], lengths: Sequence[int]) -> tuple[n
 
 
 def terms(
-    objective: Objective, new: np.ndarray, old: np.ndarray, advantage: np.ndarray, share: np.ndarray,
+    objective: Objective,
+    new: np.ndarray,
+    old: np.ndarray,
+    advantage: np.ndarray,
+    share: np.ndarray,
     reference: np.ndarray | None,
-) -> Terms:  # fmt: skip
+) -> Terms:
     """new, old, reference: float32 logprobs of the tokens; `old` are those with which they were sampled."""
     ratio = importance_ratios(new, old).astype(np.float64)
     free = ratio * advantage

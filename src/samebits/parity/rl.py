@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from samebits import ops
-from samebits.model.config import Config
+from samebits.model.config import ModelConfig
 from samebits.model.model import Model
 from samebits.model.presets import PRESETS
 from samebits.model.weights import EMBEDDING
@@ -45,19 +45,19 @@ class Settings:
     task: str = "addition"
     prompts: int = 8
     """Questions in a batch."""
-    group: int = 16
+    num_generations: int = 16
     """Completions of each question."""
-    updates: int = 1
+    num_iterations: int = 1
     """Optimizer steps on each batch."""
     learning_rate: float = 3e-3
-    clip: float = 0.2
-    reference_weight: float = 0.0
+    epsilon: float = 0.2
+    beta: float = 0.0
     """Of the divergence from the policy before the first batch."""
     stock: bool = False
     """Whether the operators are plain torch functions instead of samebits': the negative control."""
     lanes: int = 1
     """Chains into which a batch's completions are cut, which copies of the weights can share: a power of two."""
-    micro: int = 32
+    micro_batch_size: int = 32
     """Completions in one forward pass of the trainer. Speed and memory only."""
     engine_requests: int = 64
     """Most completions that the engine runs at once. Speed and memory only."""
@@ -69,24 +69,24 @@ class Settings:
                 raise ValueError(f"rl: {name} is {value!r}; allowed: a whole number, 1 to {most}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"rl: seed is {self.seed}; allowed: 0 to 2^63 - 1")
-        count = self.prompts * self.group
+        count = self.prompts * self.num_generations
         if type(self.lanes) is not int or self.lanes < 1 or self.lanes & (self.lanes - 1) or count % self.lanes:
             allowed = f"a power of two that divides prompts x group, {count}"
             raise ValueError(f"rl: lanes is {self.lanes!r}; allowed: {allowed}")
-        if self.group < 2:
-            raise ValueError(f"rl: group is {self.group}; allowed: at least 2, an advantage is a difference")
+        if self.num_generations < 2:
+            raise ValueError(f"rl: group is {self.num_generations}; allowed: at least 2, an advantage is a difference")
         if self.task not in TASKS:
             raise ValueError(f"rl: task is {self.task!r}; allowed: {', '.join(TASKS)}")
         if not 0.0 < self.learning_rate < math.inf:
             raise ValueError(f"rl: learning rate is {self.learning_rate}; allowed: finite, above 0")
-        Objective(clip=self.clip, reference_weight=self.reference_weight)  # judges both
+        Objective(clip=self.epsilon, reference_weight=self.beta)  # judges both
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @property
     def objective(self) -> Objective:
-        return Objective(clip=self.clip, reference_weight=self.reference_weight)
+        return Objective(clip=self.epsilon, reference_weight=self.beta)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,32 +111,34 @@ class BatchRecord:
         return asdict(self) | {"first": self.first.as_dict(), "last": self.last.as_dict()}
 
 
-def byte_config(preset: str) -> Config:
+def byte_config(preset: str) -> ModelConfig:
     """The shape of a preset over bytes."""
     if preset not in PRESETS:
         raise ValueError(f"rl: model is {preset!r}; allowed: {', '.join(PRESETS)}")
-    return replace(PRESETS[preset], vocabulary=VOCABULARY)
+    return replace(PRESETS[preset], vocab_size=VOCABULARY)
 
 
 class Loop:
     """A policy, its optimizer, and one batch after another; on one of several ranks, this rank's part of it."""
 
-    def __init__(self, settings: Settings, config: Config, grid: Grid | None = None) -> None:
-        if config.vocabulary < VOCABULARY:
-            raise ValueError(f"rl: the vocabulary is {config.vocabulary}; allowed: at least {VOCABULARY}, one a byte")
+    def __init__(self, settings: Settings, config: ModelConfig, grid: Grid | None = None) -> None:
+        if config.vocab_size < VOCABULARY:
+            raise ValueError(f"rl: the vocabulary is {config.vocab_size}; allowed: at least {VOCABULARY}, one a byte")
         self.settings = settings
         model = Model.new(config, settings.seed)
         self.ranks = ALONE if grid is None else ranks_of(grid, model)
         if settings.stock and self.ranks.world.size > 1:
             raise ValueError(f"rl: stock torch on {self.ranks.world.size} ranks; allowed: samebits, or one rank")
-        self._lanes = Lanes(lanes=settings.lanes, sequences=settings.prompts * settings.group // settings.lanes)
+        self._lanes = Lanes(
+            lanes=settings.lanes, sequences=settings.prompts * settings.num_generations // settings.lanes
+        )
         # Whether the copies can share the lanes is known before anything is sampled.
         self.ranks.lanes(self._lanes)
         self.weights = {name: self.ranks.take(name, weight) for name, weight in model.weights.items()}
         base = replace(model, operators=STOCK) if settings.stock else model
         self.policy = self.ranks.model(base, self.weights, torch.float32)
         self.reference: Model | None = None
-        if settings.reference_weight:
+        if settings.beta:
             frozen = {name: weight.clone() for name, weight in self.weights.items()}
             self.reference = self.ranks.model(base, frozen, torch.float32)
         updated = [weight for weight in self.weights.values() if weight.numel()]
@@ -147,7 +149,7 @@ class Loop:
         """Samples a batch by the engine and updates the policy on it."""
         self.batches += 1
         rollouts = self.sample(self.batches)
-        updates = [self.update(rollouts) for _ in range(self.settings.updates)]
+        updates = [self.update(rollouts) for _ in range(self.settings.num_iterations)]
         return BatchRecord(
             batch=self.batches,
             reward=math.fsum(each.reward for each in rollouts) / len(rollouts),
@@ -161,7 +163,7 @@ class Loop:
     def sample(self, batch: int) -> list[Rollout]:
         settings = self.settings
         asked = questions(settings.task, settings.seed, batch, settings.prompts)
-        options = {"group": settings.group, "seed": settings.seed, "batch_requests": settings.engine_requests}
+        options = {"group": settings.num_generations, "seed": settings.seed, "batch_requests": settings.engine_requests}
         try:
             return roll_out(self._speaking(), asked, batch=batch, copies=self.ranks.copies, **options)
         except ArithmeticError as error:
@@ -219,12 +221,12 @@ class Loop:
     def _gradients(self, tokens: Sequence[int], go_through: Callable[[Model, range], None]) -> dict[str, Tensor]:
         """What this rank updates of them: from resumed sums, or by torch's autograd."""
         if not self.settings.stock:
-            cut = Cut(lanes=self._lanes, micro_batch=self.settings.micro, ranks=self.ranks)
+            cut = Cut(lanes=self._lanes, micro_batch=self.settings.micro_batch_size, ranks=self.ranks)
             return summed(self.policy, tokens, cut, go_through)
         wanted = {name: weight.detach().requires_grad_() for name, weight in self.policy.weights.items()}
         trainer = replace(self.policy, weights=wanted)
-        for start in range(0, len(tokens), self.settings.micro):
-            go_through(trainer, range(start, min(start + self.settings.micro, len(tokens))))
+        for start in range(0, len(tokens), self.settings.micro_batch_size):
+            go_through(trainer, range(start, min(start + self.settings.micro_batch_size, len(tokens))))
         return {name: weight.grad for name, weight in wanted.items() if weight.grad is not None}
 
     def _everyones(self, own: Sequence[Tensor], ends: Sequence[int]) -> Tensor:

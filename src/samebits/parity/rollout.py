@@ -38,8 +38,16 @@ class Rollout:
     """Within the completions of the same question."""
 
 
-def roll_out(model: Model, asked: Sequence[Question], *, group: int, seed: int, batch: int, copies: Group,
-             batch_requests: int = 64) -> list[Rollout]:  # fmt: skip
+def roll_out(
+    model: Model,
+    asked: Sequence[Question],
+    *,
+    group: int,
+    seed: int,
+    batch: int,
+    copies: Group,
+    batch_requests: int = 64,
+) -> list[Rollout]:
     """`group` completions of each question, in the order of the questions. Each copy samples its share of them."""
     requests = [
         Request(

@@ -111,6 +111,12 @@ def _logprob(hidden: Tensor, weight: Tensor, ids: Tensor, sums: None) -> Tensor:
 
 
 STOCK: Final = Operators(
-    embedding=_embedding, rmsnorm=_rmsnorm, linear=_linear, rope=_rope, attention=_attention, swiglu=_swiglu,
-    lm_head=_lm_head, logprob=_logprob,
-)  # fmt: skip
+    embedding=_embedding,
+    rmsnorm=_rmsnorm,
+    linear=_linear,
+    rope=_rope,
+    attention=_attention,
+    swiglu=_swiglu,
+    lm_head=_lm_head,
+    logprob=_logprob,
+)

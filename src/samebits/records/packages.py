@@ -10,10 +10,17 @@ from importlib.util import find_spec
 from typing import Final
 
 EXTRAS: Final = {
-    "hypothesis": "contracts", "mypy": "contracts", "triton": "contracts", "z3": "contracts", "pyarrow": "data",
-    "prometheus_client": "serve", "starlette": "serve", "uvicorn": "serve", "gguf": "transformers",
+    "hypothesis": "contracts",
+    "mypy": "contracts",
+    "triton": "contracts",
+    "z3": "contracts",
+    "pyarrow": "data",
+    "prometheus_client": "serve",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "gguf": "transformers",
     "transformers": "transformers",
-}  # fmt: skip
+}
 """Import name to extra."""
 
 

@@ -14,7 +14,7 @@ from samebits.model.batch import ALIGNMENT
 from samebits.train import algebra
 from samebits.train.algebra import Plan, Run
 from samebits.train.checkpoint import MOST_STEPS
-from samebits.train.configuration import Configuration
+from samebits.train.configuration import TrainConfig
 from samebits.train.plan import LEAST_TOKENS_PER_STEP, TOKENS_PER_PARAMETER, Refusal, longest_warmup
 
 MEMORY: Final = "MEMORY"
@@ -36,7 +36,7 @@ class Change:
         return ", or ".join([*said, *([self.words] if self.words else [])])
 
 
-def change_for(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
+def change_for(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     """What to set so that this refusal goes."""
     found = _BY_RULE[refusal.obligation](config, plan, refusal)
     possible = tuple(each for each in found.settings if max(each.values()) <= MOST_STEPS)
@@ -49,52 +49,71 @@ def _steps(plan: Plan, run: Run, wanted: int) -> Settings:
     if plan.max_steps is not None and plan.max_steps < wanted:
         found["training.max_steps"] = wanted
     if run.reach < wanted:
-        found["training.epochs"] = algebra.least_epochs(wanted, run.per_epoch)
+        found["training.num_train_epochs"] = algebra.least_epochs(wanted, run.per_epoch)
     return found
 
 
-def _reach(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
+def _reach(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     """CFG-OB1."""
     if refusal.message.startswith("max_steps is "):
         return Change(settings=({"training.max_steps": 1},), words="no max_steps")
-    batch = algebra.batch_sequences(plan.micro_batch, plan.accumulation, plan.ranks)
-    per_epoch = plan.sequences // batch if batch > 0 else 0
-    if plan.epochs < 1:
+    batch = algebra.batch_sequences(plan.micro_batch_size, plan.gradient_accumulation_steps, plan.ranks)
+    per_epoch = plan.num_sequences // batch if batch > 0 else 0
+    if plan.num_train_epochs < 1:
         wanted = max(1, plan.max_steps or 1)
-        return Change(settings=({"training.epochs": algebra.least_epochs(wanted, max(1, per_epoch))},))
+        return Change(settings=({"training.num_train_epochs": algebra.least_epochs(wanted, max(1, per_epoch))},))
     assert plan.max_steps is not None
-    epochs = {"training.epochs": algebra.least_epochs(plan.max_steps, per_epoch)}
-    return Change(settings=(epochs, {"training.max_steps": plan.epochs * per_epoch}), words="more data")
+    epochs = {"training.num_train_epochs": algebra.least_epochs(plan.max_steps, per_epoch)}
+    return Change(settings=(epochs, {"training.max_steps": plan.num_train_epochs * per_epoch}), words="more data")
 
 
-def _warmup(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
+def _warmup(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     """CFG-OB2 to CFG-OB5: rates go up, then down, which takes two steps at least."""
-    if min(plan.sequences, plan.micro_batch, plan.accumulation, plan.epochs, plan.length) < 1:
-        return Change(settings=({"optimizer.warmup": 1},))
+    if (
+        min(
+            plan.num_sequences,
+            plan.micro_batch_size,
+            plan.gradient_accumulation_steps,
+            plan.num_train_epochs,
+            plan.max_length,
+        )
+        < 1
+    ):
+        return Change(settings=({"optimizer.warmup_steps": 1},))
     run = Run.of(plan)
     if run.steps >= 2:
-        return Change(settings=({"optimizer.warmup": longest_warmup(run.steps)},), words="more steps")
+        return Change(settings=({"optimizer.warmup_steps": longest_warmup(run.steps)},), words="more steps")
     if run.per_epoch < 1:
-        return Change(settings=({"optimizer.warmup": 1},), words="more data")
-    return Change(settings=({"optimizer.warmup": 1, **_steps(plan, run, 2)},), words="more data")
+        return Change(settings=({"optimizer.warmup_steps": 1},), words="more data")
+    return Change(settings=({"optimizer.warmup_steps": 1, **_steps(plan, run, 2)},), words="more data")
 
 
-def _tokens_of_a_step(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
+def _tokens_of_a_step(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     """CFG-OB6."""
-    if plan.length < 1:
-        return Change(settings=({"data.length": ALIGNMENT},))
-    each = algebra.tokens_per_step(plan.micro_batch, 1, plan.ranks, plan.length)
+    if plan.max_length < 1:
+        return Change(settings=({"data.max_length": ALIGNMENT},))
+    each = algebra.tokens_per_step(plan.micro_batch_size, 1, plan.ranks, plan.max_length)
     lanes = config.training.lanes
-    whole = lanes // math.gcd(lanes, plan.micro_batch)
+    whole = lanes // math.gcd(lanes, plan.micro_batch_size)
     accumulation = -(-LEAST_TOKENS_PER_STEP // (each * whole)) * whole
     return Change(
-        settings=({"training.accumulation": accumulation},), words="training.waive: [CFG-OB6] for a mere test"
+        settings=({"training.gradient_accumulation_steps": accumulation},),
+        words="training.waive: [CFG-OB6] for a mere test",
     )
 
 
-def _tokens(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
+def _tokens(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     """CFG-OB7: the data is seen too often, or there is too little of it for new weights."""
-    if min(plan.sequences, plan.micro_batch, plan.accumulation, plan.epochs, plan.length) < 1:
+    if (
+        min(
+            plan.num_sequences,
+            plan.micro_batch_size,
+            plan.gradient_accumulation_steps,
+            plan.num_train_epochs,
+            plan.max_length,
+        )
+        < 1
+    ):
         return Change(settings=({"training.max_repeats": 1},))
     run = Run.of(plan)
     if run.per_epoch < 1 or run.steps < 1:
@@ -109,48 +128,57 @@ def _tokens(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
     return Change(settings=(enough,), words="more data, a smaller model, or training.waive: [CFG-OB7] for a mere test")
 
 
-def _batch(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
+def _batch(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     """CFG-OB8: fewer sequences than an update takes."""
     named = re.match(r"(micro_batch|accumulation) is ", refusal.message)
     if named is not None:
         return Change(settings=({f"training.{named[1]}": 1},))
-    if plan.sequences < 1:
+    if plan.num_sequences < 1:
         return Change(words="more data")
-    micro = min(plan.micro_batch, plan.sequences)
-    accumulation = max(1, min(plan.accumulation, plan.sequences // micro))
-    found = {"training.micro_batch": micro, "training.accumulation": accumulation}
+    micro = min(plan.micro_batch_size, plan.num_sequences)
+    accumulation = max(1, min(plan.gradient_accumulation_steps, plan.num_sequences // micro))
+    found = {"training.micro_batch_size": micro, "training.gradient_accumulation_steps": accumulation}
     if micro * accumulation % config.training.lanes:
         found["training.lanes"] = math.gcd(micro * accumulation, config.training.lanes)
     return Change(settings=(found,), words="more data")
 
 
-def _heads(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
+def _heads(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     """CFG-OB11."""
     return Change(words="model.overrides: heads, key_heads and head_size that fit")
 
 
-def _memory(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
-    return Change(words="a smaller training.micro_batch, training.lanes or model")
+def _memory(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
+    return Change(words="a smaller training.micro_batch_size, training.lanes or model")
 
 
-def _words(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
+def _words(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     if config.model.folder is not None:
         return Change(words="data.tokenizer: that of the model, or one with as few words")
     needed = int(refusal.message.split()[3])
-    return Change(settings=({"model.overrides.vocabulary": needed},))
+    return Change(settings=({"model.overrides.vocab_size": needed},))
 
 
-def _positions(config: Configuration, plan: Plan, refusal: Refusal) -> Change:
+def _positions(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     positions = int(refusal.message.split()[6])
     shorter = positions // ALIGNMENT * ALIGNMENT
-    settings: list[Settings] = [{"data.length": shorter}] if shorter else []
+    settings: list[Settings] = [{"data.max_length": shorter}] if shorter else []
     if config.model.folder is None:
-        settings.append({"model.overrides.max_positions": config.data.length})
+        settings.append({"model.overrides.max_position_embeddings": config.data.max_length})
     return Change(settings=tuple(settings), words="" if settings else "a model with more positions")
 
 
-_BY_RULE: Final[dict[str, Callable[[Configuration, Plan, Refusal], Change]]] = {
-    "CFG-OB1": _reach, "CFG-OB2": _warmup, "CFG-OB3": _warmup, "CFG-OB4": _warmup, "CFG-OB5": _warmup,
-    "CFG-OB6": _tokens_of_a_step, "CFG-OB7": _tokens, "CFG-OB8": _batch, "CFG-OB11": _heads, MEMORY: _memory,
-    WORDS: _words, POSITIONS: _positions,
-}  # fmt: skip
+_BY_RULE: Final[dict[str, Callable[[TrainConfig, Plan, Refusal], Change]]] = {
+    "CFG-OB1": _reach,
+    "CFG-OB2": _warmup,
+    "CFG-OB3": _warmup,
+    "CFG-OB4": _warmup,
+    "CFG-OB5": _warmup,
+    "CFG-OB6": _tokens_of_a_step,
+    "CFG-OB7": _tokens,
+    "CFG-OB8": _batch,
+    "CFG-OB11": _heads,
+    MEMORY: _memory,
+    WORDS: _words,
+    POSITIONS: _positions,
+}

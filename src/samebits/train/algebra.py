@@ -16,17 +16,17 @@ from samebits.numerics.exactly import cosine
 class Architecture:
     """What decides how many weights a decoder has."""
 
-    vocabulary: int
-    hidden: int
-    layers: int
-    heads: int
-    key_heads: int
-    intermediate: int
-    tied: bool = True
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    tie_word_embeddings: bool = True
     """Whether the output head is the embedding."""
-    head_size: int | None = None
-    """None: hidden over heads."""
-    norms_of_heads: bool = False
+    head_dim: int | None = None
+    """None: hidden_size over num_attention_heads."""
+    use_qk_norm: bool = False
     """Whether queries and keys are normed head by head."""
 
 
@@ -34,17 +34,17 @@ class Architecture:
 class Plan:
     """The inputs of a run."""
 
-    sequences: int
-    """Of the data set, each `length` tokens long."""
-    micro_batch: int
-    accumulation: int
+    num_sequences: int
+    """Of the data set, each `max_length` tokens long."""
+    micro_batch_size: int
+    gradient_accumulation_steps: int
     ranks: int
-    length: int
-    epochs: int
+    max_length: int
+    num_train_epochs: int
     max_steps: int | None
-    warmup: int
-    peak_rate: float
-    floor_ratio: float
+    warmup_steps: int
+    lr: float
+    min_lr_ratio: float
     """The last rate over the peak rate."""
     max_repeats: int
     """How often the data may be seen."""
@@ -98,12 +98,12 @@ def warmup_fraction(warmup: int, steps: int) -> Fraction:
     return Fraction(warmup, steps)
 
 
-def learning_rate(step: int, *, peak: float, warmup: int, steps: int, floor_ratio: float) -> float:
-    """CFG-EQ8, for updates 1 .. steps: up in a line, then down a half cosine to floor_ratio * peak."""
-    if step <= warmup:
-        return peak * step / warmup
-    floor = peak * floor_ratio
-    return floor + (peak - floor) * (1 + cosine(math.pi * (step - warmup) / (steps - warmup))) / 2
+def learning_rate(step: int, *, lr: float, warmup_steps: int, steps: int, min_lr_ratio: float) -> float:
+    """CFG-EQ8, for updates 1 .. steps: up in a line, then down a half cosine to min_lr_ratio * lr."""
+    if step <= warmup_steps:
+        return lr * step / warmup_steps
+    least = lr * min_lr_ratio
+    return least + (lr - least) * (1 + cosine(math.pi * (step - warmup_steps) / (steps - warmup_steps))) / 2
 
 
 def parameters(architecture: Architecture) -> int:
@@ -111,11 +111,15 @@ def parameters(architecture: Architecture) -> int:
 
     Where queries and keys are normed, two norms of a head more."""
     a = architecture
-    size = a.head_size or a.hidden // a.heads
-    layer = 2 * a.hidden + 2 * a.hidden * size * (a.heads + a.key_heads) + 3 * a.hidden * a.intermediate
-    layer += 2 * size if a.norms_of_heads else 0
-    embedding = a.vocabulary * a.hidden
-    return embedding + a.layers * layer + a.hidden + (0 if a.tied else embedding)
+    size = a.head_dim or a.hidden_size // a.num_attention_heads
+    layer = (
+        2 * a.hidden_size
+        + 2 * a.hidden_size * size * (a.num_attention_heads + a.num_key_value_heads)
+        + 3 * a.hidden_size * a.intermediate_size
+    )
+    layer += 2 * size if a.use_qk_norm else 0
+    embedding = a.vocab_size * a.hidden_size
+    return embedding + a.num_hidden_layers * layer + a.hidden_size + (0 if a.tie_word_embeddings else embedding)
 
 
 def position_after(steps: int, per_epoch: int, accumulation: int) -> tuple[int, int]:
@@ -137,12 +141,17 @@ class Run:
 
     @classmethod
     def of(cls, plan: Plan) -> Run:
-        cut = (plan.sequences, plan.micro_batch, plan.accumulation, plan.ranks)
+        cut = (plan.num_sequences, plan.micro_batch_size, plan.gradient_accumulation_steps, plan.ranks)
         per_epoch = steps_per_epoch(*cut)
-        reach = reachable_steps(plan.epochs, per_epoch)
+        reach = reachable_steps(plan.num_train_epochs, per_epoch)
         steps = actual_steps(plan.max_steps, reach)
-        per_step = tokens_per_step(plan.micro_batch, plan.accumulation, plan.ranks, plan.length)
+        per_step = tokens_per_step(plan.micro_batch_size, plan.gradient_accumulation_steps, plan.ranks, plan.max_length)
         return cls(
-            per_epoch=per_epoch, dropped=dropped_sequences(*cut), reach=reach, steps=steps, per_step=per_step,
-            tokens=steps * per_step, parameters=parameters(plan.architecture),
-        )  # fmt: skip
+            per_epoch=per_epoch,
+            dropped=dropped_sequences(*cut),
+            reach=reach,
+            steps=steps,
+            per_step=per_step,
+            tokens=steps * per_step,
+            parameters=parameters(plan.architecture),
+        )

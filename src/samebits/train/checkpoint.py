@@ -48,8 +48,18 @@ from samebits.train.manifest import (
 MOST_STEPS: Final = 99_999_999
 LEAST_KEPT: Final = 2
 _STEP: Final = re.compile(r"step-([0-9]{8})")
-DTYPES: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16,
-                 torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # fmt: skip
+DTYPES: Final = (
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,6 +26,37 @@ IN_BYTES: Final = "bytes"
 WAIVABLE: Final = ("CFG-OB6", "CFG-OB7")
 # Beyond these lies a mistake, and numbers that no float holds.
 LARGEST_RATE: Final = 1e6
+# Keys have the names that transformers and torch give them. An earlier name is refused, never read.
+EARLIER_NAMES: Final = {
+    "model.overrides.vocabulary": "vocab_size",
+    "model.overrides.hidden": "hidden_size",
+    "model.overrides.layers": "num_hidden_layers",
+    "model.overrides.heads": "num_attention_heads",
+    "model.overrides.key_heads": "num_key_value_heads",
+    "model.overrides.head_size": "head_dim",
+    "model.overrides.intermediate": "intermediate_size",
+    "model.overrides.max_positions": "max_position_embeddings",
+    "model.overrides.tied": "tie_word_embeddings",
+    "model.overrides.norms_of_heads": "use_qk_norm",
+    "model.overrides.eps": "rms_norm_eps",
+    "model.overrides.theta": "rope_theta",
+    "data.length": "max_length",
+    "data.column": "text_column",
+    "data.limit": "max_train_samples",
+    "data.sequences": "num_sequences",
+    "optimizer.peak_rate": "lr",
+    "optimizer.warmup": "warmup_steps",
+    "optimizer.floor_ratio": "min_lr_ratio",
+    "optimizer.max_norm": "max_grad_norm",
+    "optimizer.norm_decay": "norm_weight_decay",
+    "training.micro_batch": "micro_batch_size",
+    "training.accumulation": "gradient_accumulation_steps",
+    "training.epochs": "num_train_epochs",
+    "training.checkpoint_every": "save_steps",
+    "training.keep": "save_total_limit",
+    "monitoring.every": "logging_steps",
+    "monitoring.compare_every": "compare_steps",
+}
 # Where a value came from the command line there is no line of the file to name.
 COMMAND_LINE: Final = 0
 
@@ -34,18 +65,18 @@ COMMAND_LINE: Final = 0
 class Overrides:
     """Sizes that differ from the preset's."""
 
-    vocabulary: int | None = None
-    hidden: int | None = None
-    layers: int | None = None
-    heads: int | None = None
-    key_heads: int | None = None
-    head_size: int | None = None
-    intermediate: int | None = None
-    max_positions: int | None = None
-    tied: bool | None = None
-    norms_of_heads: bool | None = None
-    eps: float | None = None
-    theta: float | None = None
+    vocab_size: int | None = None
+    hidden_size: int | None = None
+    num_hidden_layers: int | None = None
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int | None = None
+    max_position_embeddings: int | None = None
+    tie_word_embeddings: bool | None = None
+    use_qk_norm: bool | None = None
+    rms_norm_eps: float | None = None
+    rope_theta: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,20 +92,20 @@ class ModelSection:
 class DataSection:
     """Where documents come from and how they become sequences."""
 
-    length: int
+    max_length: int
     """Targets of a sequence."""
     source: str = "stdlib"
     paths: list[str] = field(default_factory=list)
     """Files and folders; relative to where the command is run."""
-    column: str = "text"
+    text_column: str = "text"
     """Of JSON lines and Parquet: what holds the document."""
     tokenizer: str | None = None
     """A tokenizer.json, a folder with one, or bytes. Left out: that of model.folder, with a preset bytes."""
     documents: str = "joined"
     """joined: end to end, cut into equal sequences. apart: no sequence holds two documents, and many are shorter."""
-    limit: int | None = None
+    max_train_samples: int | None = None
     """Take so many documents."""
-    sequences: int | None = None
+    num_sequences: int | None = None
     """How many there are, for a plan without the data at hand. `train` refuses data that has another number."""
 
 
@@ -82,17 +113,17 @@ class DataSection:
 class OptimizerSection:
     """Every number of the optimizer and its schedule. What is left out is as in transformers' Trainer."""
 
-    peak_rate: float = 5e-5
-    warmup: int = 1
+    lr: float = 5e-5
+    warmup_steps: int = 1
     """Updates up to the peak; 1: the first is at the peak."""
-    floor_ratio: float = 0.0
+    min_lr_ratio: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.0
     """Of matrices."""
-    max_norm: float = 1.0
+    max_grad_norm: float = 1.0
     """The gradient is clipped to it as a whole."""
-    norm_decay: float = 0.0
+    norm_weight_decay: float = 0.0
     """The weight decay of the norms' weights."""
     eps: float = 1e-8
 
@@ -102,12 +133,12 @@ class TrainingSection:
     """How a global batch is made and cut, and how long the run is."""
 
     seed: int = 42
-    micro_batch: int = 8
-    accumulation: int = 1
-    epochs: int = 1
+    micro_batch_size: int = 8
+    gradient_accumulation_steps: int = 1
+    num_train_epochs: int = 1
     max_repeats: int = 4
     """How often the data may be seen; beyond four times it teaches little."""
-    checkpoint_every: int = 500
+    save_steps: int = 500
     max_steps: int | None = None
     lanes: int = 1
     """Chains of the gradient's sum. Decides bits, which micro_batch does not."""
@@ -115,30 +146,30 @@ class TrainingSection:
     dtype: str = "float32"
     """In which the forward and backward pass compute; the weights that are updated are float32 always."""
     device: str = "cpu"
-    keep: int | None = None
+    save_total_limit: int | None = None
     """How many checkpoints stay."""
     waive: list[str] = field(default_factory=list)
 
     @property
-    def batch(self) -> int:
+    def global_batch_size(self) -> int:
         """Sequences of one update."""
-        return self.micro_batch * self.accumulation
+        return self.micro_batch_size * self.gradient_accumulation_steps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MonitoringSection:
     """What is shown. Decides no bit."""
 
-    every: int = 10
+    logging_steps: int = 10
     """Steps from one printed line to the next, where no terminal shows all of them."""
     peak_flops: float | None = None
     """Of the device, for the utilisation; left out: measured with the product that the run uses."""
-    compare_every: int = 10
+    compare_steps: int = 10
     """Steps from one comparison of all ranks' weights to the next: equal bits, or the run is stopped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Configuration:
+class TrainConfig:
     """A whole run."""
 
     model: ModelSection
@@ -149,22 +180,34 @@ class Configuration:
 
 
 # Where a batch is cut, where checkpoints fall and what is shown change no bit; nor do paths: the tokens are compared.
-FREE: Final = ("training.micro_batch", "training.accumulation", "training.collation", "training.checkpoint_every",
-               "training.keep", "monitoring.every", "monitoring.peak_flops", "monitoring.compare_every",
-               "data.sequences", "data.paths", "data.tokenizer")  # fmt: skip
+FREE: Final = (
+    "training.micro_batch_size",
+    "training.gradient_accumulation_steps",
+    "training.collation",
+    "training.save_steps",
+    "training.save_total_limit",
+    "monitoring.logging_steps",
+    "monitoring.peak_flops",
+    "monitoring.compare_steps",
+    "data.num_sequences",
+    "data.paths",
+    "data.tokenizer",
+)
 
 
-def deciding(config: Configuration) -> dict[str, Any]:
+def deciding(config: TrainConfig) -> dict[str, Any]:
     """Every setting that decides bits, by its path; a global batch counts as a whole."""
     flat = dict(_flat(asdict(config)))
-    return {key: value for key, value in flat.items() if key not in FREE} | {"training.batch": config.training.batch}
+    return {key: value for key, value in flat.items() if key not in FREE} | {
+        "training.global_batch_size": config.training.global_batch_size
+    }
 
 
 # Ranks may see the same files at different places, and each has a device of its own: what is there is compared.
 PLACES: Final = ("data.paths", "data.tokenizer", "model.folder")
 
 
-def comparable(config: Configuration) -> dict[str, Any]:
+def comparable(config: TrainConfig) -> dict[str, Any]:
     """Every setting that the ranks of a run must have alike, by its path."""
     flat = {key: value for key, value in _flat(asdict(config)) if key not in PLACES}
     return flat | {"training.device": config.training.device.partition(":")[0]}
@@ -178,26 +221,37 @@ def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{name}", value
 
 
-def read(path: Path, settings: Sequence[str] = ()) -> Configuration:
+def read(path: Path, settings: Sequence[str] = ()) -> TrainConfig:
     """The configuration in a file, with `key.path=value` settings on top; a ContractError in one line otherwise."""
     return _configuration(load(path), path, settings)
 
 
-def read_text(text: str, settings: Sequence[str] = (), path: Path = Path("configuration")) -> Configuration:
+def read_text(text: str, settings: Sequence[str] = (), path: Path = Path("configuration")) -> TrainConfig:
     """The same of a text; `path` is only named in errors."""
     return _configuration(parse(text.encode(), path), path, settings)
 
 
-def _configuration(document: Located, path: Path, settings: Sequence[str]) -> Configuration:
+def _configuration(document: Located, path: Path, settings: Sequence[str]) -> TrainConfig:
     for setting in settings:
         _set(document, setting)
     try:
-        config = build(Configuration, document, Place(path, 1))
+        _refuse_earlier_names(document, path)
+        config = build(TrainConfig, document, Place(path, 1))
         for key, message in _faults(config):
             raise Place(path, _line(document, key), key).fail(message)
     except ContractError as error:
         raise ContractError(str(error).replace(f"{path}:{COMMAND_LINE}:", "--set", 1)) from error
     return config
+
+
+def _refuse_earlier_names(document: Located, path: Path) -> None:
+    """A key of samebits 0.0 is refused with its present name."""
+    for key, now in EARLIER_NAMES.items():
+        inner: Any = document
+        for name in key.split("."):
+            inner = inner.get(name) if isinstance(inner, Located) else None
+        if inner is not None:
+            raise Place(path, _line(document, key), key).fail(f"is now {key.rpartition('.')[0]}.{now}")
 
 
 def _set(document: Located, setting: str) -> None:
@@ -227,7 +281,7 @@ def _line(document: Located, key: str) -> int:
     return line
 
 
-def _faults(config: Configuration) -> Iterator[tuple[str, str]]:
+def _faults(config: TrainConfig) -> Iterator[tuple[str, str]]:
     """(key, what is wrong) for values that no run can have. What is merely unwise is the plan's to refuse."""
     model, data, training, optimizer = config.model, config.data, config.training, config.optimizer
     if (model.preset is None) == (model.folder is None):
@@ -236,41 +290,53 @@ def _faults(config: Configuration) -> Iterator[tuple[str, str]]:
         yield "model.preset", f"is {model.preset!r}; allowed: {', '.join(PRESETS)}"
     if model.folder is not None and model.overrides != Overrides():
         yield "model.overrides", "goes with a preset; a folder says its own sizes"
-    if data.length < 1 or data.length % ALIGNMENT:
-        yield "data.length", f"is {data.length}; allowed: a multiple of {ALIGNMENT}, at which a sum can stop and go on"
+    if data.max_length < 1 or data.max_length % ALIGNMENT:
+        yield (
+            "data.max_length",
+            f"is {data.max_length}; allowed: a multiple of {ALIGNMENT}, at which a sum can stop and go on",
+        )
     if (data.source == "stdlib") == bool(data.paths):
         yield (
             "data.paths",
             f"has {len(data.paths)} entries for source {data.source}; allowed: none for stdlib, else some",
         )
     for key, value, allowed in (
-        ("data.source", data.source, SOURCES), ("data.documents", data.documents, DOCUMENTS),
-        ("training.collation", training.collation, COLLATIONS), ("training.dtype", training.dtype, DTYPES),
+        ("data.source", data.source, SOURCES),
+        ("data.documents", data.documents, DOCUMENTS),
+        ("training.collation", training.collation, COLLATIONS),
+        ("training.dtype", training.dtype, DTYPES),
         *(("training.waive", each, WAIVABLE) for each in training.waive),
-    ):  # fmt: skip
+    ):
         if value not in allowed:
             yield key, f"is {value!r}; allowed: {', '.join(allowed)}"
     if training.device != "cpu" and training.device.split(":")[0] != "cuda":
         yield "training.device", f"is {training.device!r}; allowed: cpu, cuda, cuda:N"
     for key, count in (
-        ("training.micro_batch", training.micro_batch), ("training.accumulation", training.accumulation),
-        ("training.lanes", training.lanes), ("training.checkpoint_every", training.checkpoint_every),
-        ("data.limit", data.limit), ("data.sequences", data.sequences),
-        ("monitoring.every", config.monitoring.every), ("monitoring.compare_every", config.monitoring.compare_every),
-    ):  # fmt: skip
+        ("training.micro_batch_size", training.micro_batch_size),
+        ("training.gradient_accumulation_steps", training.gradient_accumulation_steps),
+        ("training.lanes", training.lanes),
+        ("training.save_steps", training.save_steps),
+        ("data.max_train_samples", data.max_train_samples),
+        ("data.num_sequences", data.num_sequences),
+        ("monitoring.logging_steps", config.monitoring.logging_steps),
+        ("monitoring.compare_steps", config.monitoring.compare_steps),
+    ):
         if count is not None and count < 1:
             yield key, f"is {count}; allowed: at least 1"
-    if training.keep is not None and training.keep < LEAST_KEPT:
-        yield "training.keep", f"is {training.keep}; allowed: at least {LEAST_KEPT}"
-    if training.lanes & (training.lanes - 1) or training.batch % training.lanes:
-        divisor = f"a power of two that divides the {training.batch} sequences of an update"
+    if training.save_total_limit is not None and training.save_total_limit < LEAST_KEPT:
+        yield "training.save_total_limit", f"is {training.save_total_limit}; allowed: at least {LEAST_KEPT}"
+    if training.lanes & (training.lanes - 1) or training.global_batch_size % training.lanes:
+        divisor = f"a power of two that divides the {training.global_batch_size} sequences of an update"
         yield "training.lanes", f"is {training.lanes}; allowed: {divisor}"
     if not 0 <= training.seed < 2**32:
         yield "training.seed", f"is {training.seed}; allowed: 0 to {2**32 - 1}"
     yield from _optimizer_faults(optimizer)
     if config.monitoring.peak_flops is not None and not config.monitoring.peak_flops > 0:
         yield "monitoring.peak_flops", f"is {config.monitoring.peak_flops}; allowed: above 0"
-    for section, names in (("training", ("epochs", "max_repeats", "max_steps")), ("optimizer", ("warmup",))):
+    for section, names in (
+        ("training", ("num_train_epochs", "max_repeats", "max_steps")),
+        ("optimizer", ("warmup_steps",)),
+    ):
         for name in names:
             value = getattr(getattr(config, section), name)
             if value is not None and value > MOST_STEPS:
@@ -278,14 +344,14 @@ def _faults(config: Configuration) -> Iterator[tuple[str, str]]:
 
 
 def _optimizer_faults(optimizer: OptimizerSection) -> Iterator[tuple[str, str]]:
-    for name in ("peak_rate", "max_norm"):
+    for name in ("lr", "max_grad_norm"):
         value = getattr(optimizer, name)
         if not 0 < value <= LARGEST_RATE:
             yield f"optimizer.{name}", f"is {value}; allowed: above 0, at most {LARGEST_RATE:g}"
-    if not 0 <= optimizer.floor_ratio <= 1:
-        yield "optimizer.floor_ratio", f"is {optimizer.floor_ratio}; allowed: 0 to 1"
+    if not 0 <= optimizer.min_lr_ratio <= 1:
+        yield "optimizer.min_lr_ratio", f"is {optimizer.min_lr_ratio}; allowed: 0 to 1"
     try:
-        for decay in (optimizer.weight_decay, optimizer.norm_decay):
-            check_numbers("optimizer", optimizer.peak_rate, optimizer.beta1, optimizer.beta2, optimizer.eps, decay)
+        for decay in (optimizer.weight_decay, optimizer.norm_weight_decay):
+            check_numbers("optimizer", optimizer.lr, optimizer.beta1, optimizer.beta2, optimizer.eps, decay)
     except ValueError as error:
         yield "optimizer", str(error).removeprefix("optimizer: ")

@@ -26,11 +26,31 @@ from samebits.train.configuration import IN_BYTES, DataSection
 # Bytes as tokens, and the one that ends a document.
 BYTES: Final = 256
 # Of the standard library: what distributions leave out or ship apart, and what they patch for their own folders.
-LEFT_OUT: Final = frozenset({
-    "__pycache__", "test", "tests", "idle_test", "idlelib", "tkinter", "turtle", "turtledemo", "lib2to3", "ensurepip",
-    "venv", "pydoc_data", "argparse", "ctypes", "distutils", "gettext", "locale", "pydoc", "site", "sysconfig",
-    "webbrowser",
-})  # fmt: skip
+LEFT_OUT: Final = frozenset(
+    {
+        "__pycache__",
+        "test",
+        "tests",
+        "idle_test",
+        "idlelib",
+        "tkinter",
+        "turtle",
+        "turtledemo",
+        "lib2to3",
+        "ensurepip",
+        "venv",
+        "pydoc_data",
+        "argparse",
+        "ctypes",
+        "distutils",
+        "gettext",
+        "locale",
+        "pydoc",
+        "site",
+        "sysconfig",
+        "webbrowser",
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +90,7 @@ def load(section: DataSection, words: Tokenizer | None = None) -> Data:
     """The data that a configuration names, in the tokens of these words; without any, in those that it names itself."""
     encode, vocabulary, end = _words(section, named_words(section.tokenizer) if words is None else words)
     pieces = []
-    for number, text in enumerate(islice(documents(section), section.limit), 1):
+    for number, text in enumerate(islice(documents(section), section.max_train_samples), 1):
         try:
             pieces += [encode(text), np.array([end], np.uint32)]
         except UnicodeEncodeError as error:
@@ -80,11 +100,11 @@ def load(section: DataSection, words: Tokenizer | None = None) -> Data:
         raise ValueError(f"data: source {section.source} holds no document; allowed: at least one")
     lengths = np.array([len(pieces[place]) + 1 for place in range(0, len(pieces), 2)], np.int64)
     tokens = np.concatenate(pieces)
-    starts, targets = _joined(len(tokens), section.length)
+    starts, targets = _joined(len(tokens), section.max_length)
     if section.documents == "apart":
-        starts, targets = _apart(lengths, section.length)
+        starts, targets = _apart(lengths, section.max_length)
     if not len(starts):
-        raise ValueError(f"data: {len(tokens)} tokens make no sequence of {section.length}; allowed: at least one")
+        raise ValueError(f"data: {len(tokens)} tokens make no sequence of {section.max_length}; allowed: at least one")
     return Data(tokens=tokens, starts=starts, targets=targets, vocabulary=vocabulary, end=end)
 
 
@@ -129,9 +149,9 @@ def documents(section: DataSection) -> Iterator[str]:
         if section.source == "text":
             yield _text(path)
         elif section.source == "jsonl":
-            yield from _json_lines(path, section.column)
+            yield from _json_lines(path, section.text_column)
         else:
-            yield from _parquet(path, section.column)
+            yield from _parquet(path, section.text_column)
 
 
 def _standard_library(root: Path) -> Iterator[str]:

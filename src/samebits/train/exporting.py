@@ -17,7 +17,7 @@ from samebits.model.tokenizer_settings import GENERATION, SETTINGS, SIGNS, TEMPL
 from samebits.records.durable import put_in_one_move
 from samebits.records.plain_file import read_plain
 from samebits.train import checkpoint
-from samebits.train.configuration import Configuration
+from samebits.train.configuration import TrainConfig
 from samebits.train.planning import shape_of, words_folder, words_of
 
 # What a folder may have of a tokenizer, each a plain file.
@@ -52,9 +52,9 @@ def refuse_if_taken(path: Path) -> None:
         raise ValueError(f"--export {path}: is there already; allowed: a new folder, or an empty one")
 
 
-def export(config: Configuration, folder: Path, path: Path) -> None:
+def export(config: TrainConfig, folder: Path, path: Path) -> None:
     """Writes the float32 weights of the newest whole checkpoint in `folder` to `path`."""
     words, home = words_of(config), words_folder(config)
-    shape = replace(shape_of(config), eos=words.eos)
+    shape = replace(shape_of(config), eos_token_id=words.eos)
     beside = words if home is None else CopiedWords(folder=home, words=words)
     save_folder(Model(config=shape, weights=checkpoint.read(folder).weights), path, beside)

@@ -36,7 +36,7 @@ def floor_for_ceiling(max_steps: int, per_epoch: int) -> int:
 
 def warmup_against_max_steps(plan: Plan) -> list[Refusal]:
     """M4 (check): warm-up is held against the steps asked for, not those made."""
-    if plan.max_steps is None or 10 * plan.warmup > plan.max_steps:
+    if plan.max_steps is None or 10 * plan.warmup_steps > plan.max_steps:
         return check(plan)
     return [refusal for refusal in check(plan) if refusal.obligation not in ("CFG-OB2", "CFG-OB3")]
 
@@ -44,15 +44,15 @@ def warmup_against_max_steps(plan: Plan) -> list[Refusal]:
 def horizon_is_max_steps(max_steps: int) -> Rate:
     """M5 (learning_rate): the cosine ends at max_steps, where the run may never come."""
 
-    def rate(step: int, *, peak: float, warmup: int, steps: int, floor_ratio: float) -> float:
-        return algebra.learning_rate(step, peak=peak, warmup=warmup, steps=max_steps, floor_ratio=floor_ratio)
+    def rate(step: int, *, lr: float, warmup_steps: int, steps: int, min_lr_ratio: float) -> float:
+        return algebra.learning_rate(step, lr=lr, warmup_steps=warmup_steps, steps=max_steps, min_lr_ratio=min_lr_ratio)
 
     return rate
 
 
-def no_decay(step: int, *, peak: float, warmup: int, steps: int, floor_ratio: float) -> float:
+def no_decay(step: int, *, lr: float, warmup_steps: int, steps: int, min_lr_ratio: float) -> float:
     """M6 (learning_rate): the peak is kept."""
-    return peak * min(step, warmup) / warmup
+    return lr * min(step, warmup_steps) / warmup_steps
 
 
 def accumulation_ignored(micro_batch: int, accumulation: int, ranks: int, length: int) -> int:
@@ -73,6 +73,10 @@ def unread_keys_ignored(values: Mapping[str, Any]) -> Plan:
 
 def divisibility_not_checked(plan: Plan) -> list[Refusal]:
     """M10 (check): head counts are taken as they are, as though they fitted."""
-    heads = math.gcd(plan.architecture.heads, plan.architecture.hidden)
-    fitted = replace(plan.architecture, heads=heads, key_heads=math.gcd(plan.architecture.key_heads, heads))
+    heads = math.gcd(plan.architecture.num_attention_heads, plan.architecture.hidden_size)
+    fitted = replace(
+        plan.architecture,
+        num_attention_heads=heads,
+        num_key_value_heads=math.gcd(plan.architecture.num_key_value_heads, heads),
+    )
     return check(replace(plan, architecture=fitted))

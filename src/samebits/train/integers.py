@@ -61,7 +61,7 @@ def least_epochs_are_least() -> Claim:
         enough = algebra.reachable_steps(epochs, per_epoch) >= max_steps  # type: ignore[arg-type]
         return z.all_of(
             least * per_epoch >= max_steps, (least - 1) * per_epoch < max_steps, z.same(epochs >= least, enough)
-        )  # fmt: skip
+        )
 
     return Claim(name="least epochs", state=state, fault="floor for ceiling")
 

@@ -63,8 +63,10 @@ def check(plan: Plan, *, rate: Rate = learning_rate) -> list[Refusal]:
         return refusals
     run = Run.of(plan)
     if run.per_epoch < 1:
-        batch = plan.micro_batch * plan.accumulation * plan.ranks
-        return [Refusal("CFG-OB8", f"{plan.sequences} sequences make no step of {batch}; allowed: at least {batch}")]
+        batch = plan.micro_batch_size * plan.gradient_accumulation_steps * plan.ranks
+        return [
+            Refusal("CFG-OB8", f"{plan.num_sequences} sequences make no step of {batch}; allowed: at least {batch}")
+        ]
     return _steps(plan, run) + _rates(plan, run, rate) + _tokens(plan, run)
 
 
@@ -74,22 +76,36 @@ def _architecture(a: Architecture) -> list[Refusal]:
     if small := [f"{name} is {value}" for name, value in sizes.items() if value < 1]:
         return [Refusal("CFG-OB11", f"{small[0]}; allowed: at least 1")]
     refusals = []
-    if a.head_size is None and a.hidden % a.heads:
+    if a.head_dim is None and a.hidden_size % a.num_attention_heads:
         refusals.append(
-            Refusal("CFG-OB11", f"hidden is {a.hidden}, heads is {a.heads}; allowed: heads that divide hidden")
+            Refusal(
+                "CFG-OB11",
+                f"num_attention_heads is {a.num_attention_heads}, which must divide hidden_size {a.hidden_size}",
+            )
         )
-    elif (size := a.head_size or a.hidden // a.heads) % 2:
+    elif (size := a.head_dim or a.hidden_size // a.num_attention_heads) % 2:
         refusals.append(Refusal("CFG-OB11", f"head size is {size}; allowed: an even number"))
-    if a.heads % a.key_heads:
-        message = f"heads is {a.heads}, key_heads is {a.key_heads}; allowed: key_heads that divide heads"
+    if a.num_attention_heads % a.num_key_value_heads:
+        message = (
+            f"num_key_value_heads is {a.num_key_value_heads}, which must divide num_attention_heads"
+            f" {a.num_attention_heads}"
+        )
         refusals.append(Refusal("CFG-OB11", message))
     return refusals
 
 
 def _positive(plan: Plan) -> list[Refusal]:
     """Counts below one have no meaning; they are named by the obligation that would divide by them."""
-    of = {"sequences": "CFG-OB8", "micro_batch": "CFG-OB8", "accumulation": "CFG-OB8", "ranks": "CFG-OB8",
-          "length": "CFG-OB6", "epochs": "CFG-OB1", "warmup": "CFG-OB2", "max_repeats": "CFG-OB7"}  # fmt: skip
+    of = {
+        "num_sequences": "CFG-OB8",
+        "micro_batch_size": "CFG-OB8",
+        "gradient_accumulation_steps": "CFG-OB8",
+        "ranks": "CFG-OB8",
+        "max_length": "CFG-OB6",
+        "num_train_epochs": "CFG-OB1",
+        "warmup_steps": "CFG-OB2",
+        "max_repeats": "CFG-OB7",
+    }
     counts = {name: getattr(plan, name) for name in of} | (
         {"max_steps": plan.max_steps} if plan.max_steps is not None else {}
     )
@@ -105,13 +121,15 @@ def _steps(plan: Plan, run: Run) -> list[Refusal]:
     if plan.max_steps is not None and run.reach < plan.max_steps:
         needed = least_epochs(plan.max_steps, run.per_epoch)
         message = f"{run.per_epoch:,} steps an epoch, {plan.max_steps:,} asked, {needed:,} epochs needed"
-        refusals.append(Refusal("CFG-OB1", f"{message}; epochs is {plan.epochs}, which reaches {run.reach:,}"))
-    if plan.warmup >= run.steps:
-        message = f"warmup is {plan.warmup}, the run makes {run.steps} steps; allowed: less than its steps"
+        refusals.append(
+            Refusal("CFG-OB1", f"{message}; epochs is {plan.num_train_epochs}, which reaches {run.reach:,}")
+        )
+    if plan.warmup_steps >= run.steps:
+        message = f"warmup is {plan.warmup_steps}, the run makes {run.steps} steps; allowed: less than its steps"
         refusals.append(Refusal("CFG-OB2", message))
-    if plan.warmup > longest_warmup(run.steps):
+    if plan.warmup_steps > longest_warmup(run.steps):
         allowed = "at most a tenth" if run.steps >= 10 else "of fewer than ten steps, at most"
-        message = f"warmup is {plan.warmup} of {run.steps} steps; allowed: {allowed}, {longest_warmup(run.steps)}"
+        message = f"warmup is {plan.warmup_steps} of {run.steps} steps; allowed: {allowed}, {longest_warmup(run.steps)}"
         refusals.append(Refusal("CFG-OB3", message))
     return refusals
 
@@ -123,20 +141,20 @@ def longest_warmup(steps: int) -> int:
 
 def _rates(plan: Plan, run: Run, rate: Rate) -> list[Refusal]:
     """CFG-OB4 and CFG-OB5, on the rates of the updates that will really be made."""
-    numbers = {"peak": plan.peak_rate, "warmup": plan.warmup, "steps": run.steps, "floor_ratio": plan.floor_ratio}
-    if plan.warmup >= run.steps:
+    numbers = {"lr": plan.lr, "warmup_steps": plan.warmup_steps, "steps": run.steps, "min_lr_ratio": plan.min_lr_ratio}
+    if plan.warmup_steps >= run.steps:
         last = rate(run.steps, **numbers)
-        message = f"the rate ends at {last:.6g} on its way up to {plan.peak_rate:.6g}; allowed: warm-up and decay"
+        message = f"the rate ends at {last:.6g} on its way up to {plan.lr:.6g}; allowed: warm-up and decay"
         return [Refusal("CFG-OB4", message)]
-    refusals, peak, floor = [], plan.peak_rate, plan.peak_rate * plan.floor_ratio
-    last, at_top = rate(run.steps, **numbers), rate(plan.warmup, **numbers)
-    before = rate(plan.warmup - 1, **numbers) if plan.warmup > 1 else 0.0
-    after = [rate(step, **numbers) for step in _samples(plan.warmup, run.steps)]
+    refusals, peak, floor = [], plan.lr, plan.lr * plan.min_lr_ratio
+    last, at_top = rate(run.steps, **numbers), rate(plan.warmup_steps, **numbers)
+    before = rate(plan.warmup_steps - 1, **numbers) if plan.warmup_steps > 1 else 0.0
+    after = [rate(step, **numbers) for step in _samples(plan.warmup_steps, run.steps)]
     falling = all(later <= earlier for earlier, later in pairwise(after))
     if not (_near(at_top, peak) and before < peak and falling and _near(last, floor)):
         message = f"the rate is {at_top:.6g} after warm-up and {last:.6g} at the end; allowed: {peak:.6g}, falling to"
         refusals.append(Refusal("CFG-OB4", f"{message} {floor:.6g}"))
-    allowed = max(plan.floor_ratio, LAST_RATE) * peak
+    allowed = max(plan.min_lr_ratio, LAST_RATE) * peak
     if last > allowed and not _near(last, allowed):
         message = f"the last update uses {last:.6g}, {last / peak:.3f} of the peak; allowed: at most {allowed:.6g}"
         refusals.append(Refusal("CFG-OB5", message))

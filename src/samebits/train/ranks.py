@@ -178,8 +178,10 @@ class Gridded:
             gathered_integers(self.grid.data_group, [part]),
             gathered_integers(self.world.group, [common]),
         )
-        return {"this part of the weights": [digest for (digest,) in copies],
-                "the weights that all ranks have": [digest for (digest,) in everyone]}  # fmt: skip
+        return {
+            "this part of the weights": [digest for (digest,) in copies],
+            "the weights that all ranks have": [digest for (digest,) in everyone],
+        }
 
     def whole(self, held: Tensors, names: Mapping[str, str]) -> Tensors | None:
         return self.shards.to_first(held, names)

@@ -18,7 +18,7 @@ from samebits.parallel.collectives import gathered_integers
 from samebits.parallel.grid import Grid
 from samebits.parallel.world import World
 from samebits.train import checkpoint, watch
-from samebits.train.configuration import Configuration, comparable
+from samebits.train.configuration import TrainConfig, comparable
 from samebits.train.data import Data
 from samebits.train.display import Screen, Shown, Silent
 from samebits.train.events import UNWRITTEN, Events, opened
@@ -56,9 +56,15 @@ class Summary:
 
 
 def run(
-    config: Configuration, folder: Path, *, resume: bool = False, allow_changes: Sequence[str] = (),
-    screen: Screen | None = None, parts: Parts = OURS, grid: Grid | None = None,
-) -> Summary:  # fmt: skip
+    config: TrainConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    allow_changes: Sequence[str] = (),
+    screen: Screen | None = None,
+    parts: Parts = OURS,
+    grid: Grid | None = None,
+) -> Summary:
     """Trains into a folder. `resume` goes on from its newest whole checkpoint, or begins where there is none.
 
     On every rank of a grid at once, with one folder for all of them: rank 0 shows, logs and keeps checkpoints. What
@@ -66,8 +72,11 @@ def run(
     grid = grid or Grid(world=World())
     world = grid.world
     screen = screen if screen is not None and world.rank == 0 else Silent()
-    agree(world, "settings", {**comparable(config), "--resume": resume, "--allow-changes": sorted(allow_changes),
-                              "--tensor": grid.tensor})  # fmt: skip
+    agree(
+        world,
+        "settings",
+        {**comparable(config), "--resume": resume, "--allow-changes": sorted(allow_changes), "--tensor": grid.tensor},
+    )
     shape, data = shape_of(config), data_of(config)
     assessment = assess(config, shape, data)
     if not assessment.allowed:
@@ -93,7 +102,7 @@ def run(
         return _Run(trainer, folder, events, screen, assessment).whole()
 
 
-def _facts(config: Configuration, data: Data, model: Model, kept: checkpoint.Checkpoint | None) -> dict[str, Any]:
+def _facts(config: TrainConfig, data: Data, model: Model, kept: checkpoint.Checkpoint | None) -> dict[str, Any]:
     """What ranks read from files that each may see its own way, by content."""
     return {
         "data": f"sha256:{data.digest()}",
@@ -117,11 +126,18 @@ class _Run:
 
     def whole(self) -> Summary:
         began, trainer = time.perf_counter(), self.trainer
-        self.events.write("start", {
-            "from_step": self.resumed_from, "steps": trainer.run.steps, "parameters": self.parameters,
-            "tokens_per_step": trainer.run.per_step, "waived": list(self.waived), "peak_flops": self.peak,
-            "settings": trainer.facts(),
-        })  # fmt: skip
+        self.events.write(
+            "start",
+            {
+                "from_step": self.resumed_from,
+                "steps": trainer.run.steps,
+                "parameters": self.parameters,
+                "tokens_per_step": trainer.run.per_step,
+                "waived": list(self.waived),
+                "peak_flops": self.peak,
+                "settings": trainer.facts(),
+            },
+        )
         try:
             while trainer.done < trainer.run.steps:
                 self._step()
@@ -132,30 +148,37 @@ class _Run:
             self.events.write("breach", {"contract": breach.contract, "step": breach.step, "message": breach.message})
             raise
         summary = Summary(
-            folder=str(self.folder), steps=trainer.done, resumed_from=self.resumed_from, loss=self.loss,
-            tokens=self.tokens, seconds=time.perf_counter() - began, waived=self.waived,
+            folder=str(self.folder),
+            steps=trainer.done,
+            resumed_from=self.resumed_from,
+            loss=self.loss,
+            tokens=self.tokens,
+            seconds=time.perf_counter() - began,
+            waived=self.waived,
             digest=checkpoint.read(self.folder, trainer.done).digest,
-        )  # fmt: skip
+        )
         self.events.write("end", asdict(summary) | {"folder": self.folder.name, "waived": list(self.waived)})
         return summary
 
     def _step(self) -> None:
         record = self.trainer.step()
         self._show(record)
-        every, last = self.trainer.config.training.checkpoint_every, self.trainer.run.steps
+        every, last = self.trainer.config.training.save_steps, self.trainer.run.steps
         if record.step % every == 0 or record.step == last:
             training = self.trainer.config.training
             kept = self.trainer.state()
             if kept is not None:
-                path = checkpoint.write(self.folder, record.step, **kept, keep=training.keep)
+                path = checkpoint.write(self.folder, record.step, **kept, keep=training.save_total_limit)
                 self.events.write("checkpoint", {"step": record.step, "digest": checkpoint.digest(path)})
 
     def _show(self, record: StepRecord) -> None:
         self.tokens, self.loss = self.tokens + record.tokens, record.loss
         shown = Shown(
-            record=record, steps=self.trainer.run.steps, tokens_per_second=record.tokens / record.seconds,
+            record=record,
+            steps=self.trainer.run.steps,
+            tokens_per_second=record.tokens / record.seconds,
             utilisation=utilisation(self.parameters, record.tokens, record.seconds, self.peak),
-        )  # fmt: skip
+        )
         speeds = {"tokens_per_second": shown.tokens_per_second, "mfu": shown.utilisation}
         self.events.write("step", asdict(record) | speeds)
         self.screen.step(shown)

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from samebits.ops.matmul import matmul
-from samebits.train.configuration import Configuration
+from samebits.train.configuration import TrainConfig
 
 # Two operations a weight and token forward, four backward.
 OPERATIONS: Final = 6
@@ -19,7 +19,7 @@ PROBE: Final = {"cpu": 512, "cuda": 4096}
 REPEATS: Final = 3
 
 
-def peak_flops(config: Configuration) -> float:
+def peak_flops(config: TrainConfig) -> float:
     """The most operations a second: what the configuration says, or what our own product reaches."""
     if config.monitoring.peak_flops is not None:
         return config.monitoring.peak_flops

@@ -21,7 +21,7 @@ from samebits.parallel.schedules import Lanes
 from samebits.train import lanes, watch
 from samebits.train.algebra import Run, learning_rate, position_after
 from samebits.train.checkpoint import Checkpoint
-from samebits.train.configuration import Configuration, OptimizerSection, deciding
+from samebits.train.configuration import OptimizerSection, TrainConfig, deciding
 from samebits.train.data import Data
 from samebits.train.order import sequences_of
 from samebits.train.planning import plan_of
@@ -57,14 +57,14 @@ def clipped(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
 def numbers_of(section: OptimizerSection, rate: float) -> list[dict[str, Any]]:
     """The hyperparameters of the two groups, matrices and norms, as the configuration has them."""
     shared = {"lr": rate, "betas": (section.beta1, section.beta2), "eps": section.eps}
-    return [{**shared, "weight_decay": decay} for decay in (section.weight_decay, section.norm_decay)]
+    return [{**shared, "weight_decay": decay} for decay in (section.weight_decay, section.norm_weight_decay)]
 
 
 def made(weights: dict[str, Tensor], section: OptimizerSection) -> AdamW:
     """AdamW with every number said. The first rate is set before the first step."""
     matrices = [weight for weight in weights.values() if weight.dim() > 1]
     norms = [weight for weight in weights.values() if weight.dim() == 1]
-    groups = zip((matrices, norms), numbers_of(section, section.peak_rate), strict=True)
+    groups = zip((matrices, norms), numbers_of(section, section.lr), strict=True)
     return AdamW([{"params": params, **numbers} for params, numbers in groups])
 
 
@@ -89,7 +89,7 @@ class Trainer:
     """A run in memory."""
 
     def __init__(
-        self, config: Configuration, model: Model, data: Data, parts: Parts = OURS, ranks: Ranks = ALONE
+        self, config: TrainConfig, model: Model, data: Data, parts: Parts = OURS, ranks: Ranks = ALONE
     ) -> None:
         """Takes a copy of the model's weights, of which this rank keeps what it updates. Everything that can be checked
         before a step is."""
@@ -113,17 +113,20 @@ class Trainer:
         )
         watch.moments_are_zero(self.moments())
         training = config.training
-        each = Lanes(lanes=training.lanes, sequences=training.batch // training.lanes)
+        each = Lanes(lanes=training.lanes, sequences=training.global_batch_size // training.lanes)
         self.cut = lanes.Cut(
-            lanes=each, micro_batch=training.micro_batch, padded=training.collation == "padded",
-            width=config.data.length, ranks=ranks,
-        )  # fmt: skip
+            lanes=each,
+            micro_batch=training.micro_batch_size,
+            padded=training.collation == "padded",
+            width=config.data.max_length,
+            ranks=ranks,
+        )
         self._norm_error = watch.norm_error(shapes(model.config).values())
         self._data_digest = data.digest()
 
     @property
     def peak(self) -> float:
-        return self.config.optimizer.peak_rate
+        return self.config.optimizer.lr
 
     def model(self) -> Model:
         """The model as it stands, this rank's part of it: the float32 weights themselves, or their roundings."""
@@ -134,18 +137,21 @@ class Trainer:
 
     def moments(self) -> dict[str, Tensor]:
         """Both moments of every weight, by kind and name."""
-        return {f"{kind}.{name}": self.optimizer.state[weight][kind]
-                for name, weight in self.weights.items() for kind in MOMENTS}  # fmt: skip
+        return {
+            f"{kind}.{name}": self.optimizer.state[weight][kind]
+            for name, weight in self.weights.items()
+            for kind in MOMENTS
+        }
 
     def rate(self, step: int) -> float:
-        warmup, floor = self.plan.warmup, self.plan.floor_ratio
-        return learning_rate(step, peak=self.peak, warmup=warmup, steps=self.run.steps, floor_ratio=floor)
+        warmup, floor = self.plan.warmup_steps, self.plan.min_lr_ratio
+        return learning_rate(step, lr=self.peak, warmup_steps=warmup, steps=self.run.steps, min_lr_ratio=floor)
 
     def step(self) -> StepRecord:
         """One update, or a BreachError; after a breach this trainer is of no further use."""
         began, number = time.perf_counter(), self.done + 1
-        training, max_norm = self.config.training, self.config.optimizer.max_norm
-        places = sequences_of(number, seed=training.seed, sequences=len(self.data), batch=training.batch)
+        training, max_norm = self.config.training, self.config.optimizer.max_grad_norm
+        places = sequences_of(number, seed=training.seed, sequences=len(self.data), batch=training.global_batch_size)
         found = self.parts.backward(self.model(), [self.data.sequence(place) for place in places.tolist()], self.cut)
         watch.loss_is_finite(number, found.loss)
         for name, weight in self.weights.items():
@@ -164,13 +170,19 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self._passes = False
         watch.are_finite(number, "weight", self.weights, self.ranks.sums)
-        if number % self.config.monitoring.compare_every == 0:
+        if number % self.config.monitoring.compare_steps == 0:
             watch.copies_are_equal(number, self.ranks.digests(self.model()))
         self.done = number
         return StepRecord(
-            step=number, loss=found.loss, norm=before, norm_after=after, rate=rate, tokens=found.targets,
-            without_gradient=len(missing), seconds=time.perf_counter() - began,
-        )  # fmt: skip
+            step=number,
+            loss=found.loss,
+            norm=before,
+            norm_after=after,
+            rate=rate,
+            tokens=found.targets,
+            without_gradient=len(missing),
+            seconds=time.perf_counter() - began,
+        )
 
     def _watch_clipped(self, step: int, gradients: dict[str, Tensor], before: float, max_norm: float) -> float:
         """No longer than allowed as a whole, and the embedding's part of it neither, nor no number; the norm after."""
@@ -188,7 +200,7 @@ class Trainer:
 
     def facts(self) -> dict[str, Any]:
         """All that the next update depends on beside tensors: settings that decide bits, the data, and the position."""
-        epoch, within = position_after(self.done, self.run.per_epoch, self.config.training.batch)
+        epoch, within = position_after(self.done, self.run.per_epoch, self.config.training.global_batch_size)
         position = {"position.epoch": epoch, "position.sequence": within}
         return {**deciding(self.config), "data.digest": self._data_digest, **position}
 
@@ -219,8 +231,12 @@ class Trainer:
         for name, weight in self.weights.items():
             weight.copy_(self.ranks.take(name, _held("weights", checkpoint.weights, name, wanted[name])))
         device = self.weights[EMBEDDING].device
-        self._begin({key: self.ranks.take(name, _held("optimizer", checkpoint.optimizer, key, wanted[name])).to(device)
-                     for key, name in self._moment_names()})  # fmt: skip
+        self._begin(
+            {
+                key: self.ranks.take(name, _held("optimizer", checkpoint.optimizer, key, wanted[name])).to(device)
+                for key, name in self._moment_names()
+            }
+        )
 
     def _begin(self, moments: dict[str, Tensor]) -> None:
         """Puts moments into the optimizer, which then counts from the steps done."""

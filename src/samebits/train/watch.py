@@ -58,8 +58,10 @@ def _not_finite(tensors: Mapping[str, Tensor]) -> list[int]:
         torch.stack(torch.aminmax(tensor)) if tensor.numel() else tensor.new_zeros(2) for tensor in tensors.values()
     ]
     extremes = torch.stack(found).tolist()
-    return [0 if math.isfinite(least) and math.isfinite(most) else int((~tensor.isfinite()).sum())
-            for (least, most), tensor in zip(extremes, tensors.values(), strict=True)]  # fmt: skip
+    return [
+        0 if math.isfinite(least) and math.isfinite(most) else int((~tensor.isfinite()).sum())
+        for (least, most), tensor in zip(extremes, tensors.values(), strict=True)
+    ]
 
 
 def norm_error(shapes: Iterable[tuple[int, ...]]) -> float:

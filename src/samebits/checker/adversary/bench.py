@@ -15,13 +15,7 @@ from samebits.checker.adversary.calling import OUTPUT, array_of, tensor_of
 from samebits.checker.adversary.frames import Array
 from samebits.checker.adversary.likeness import Form
 from samebits.checker.adversary.pool import Pool, cotangents, make_pool
-from samebits.checker.adversary.processes import (
-    FIRST_CALL_SECONDS,
-    LATER_CALL_SECONDS,
-    PATIENCE,
-    Stranger,
-    Worker,
-)
+from samebits.checker.adversary.processes import FIRST_CALL_SECONDS, LATER_CALL_SECONDS, PATIENCE, Stranger, Worker
 from samebits.checker.adversary.sizes import Cost
 from samebits.checker.adversary.trial import Trial, arrangement
 from samebits.records.report import UnjudgedError
@@ -102,12 +96,22 @@ class Bench:
         index = arrangement(trial, pool.kinds)
         order = [name for name in self.form.order if name not in trial.omit]
         header: dict[str, Any] = {
-            "do": "call", "pool": key, "order": order, "rows": list(self.form.door.row_arguments),
-            "layouts": dict(trial.layouts), "reuse": trial.reuse,
-            "requires": [each for each in trial.requires if each not in trial.omit], "backward": backward,
-            "keywords": dict(self.form.keywords), "scalars": dict(self.form.scalars), "mode": trial.mode,
-            "threads": trial.threads, "watch": watch, "poison": trial.poison, "nudge": nudge,
-        }  # fmt: skip
+            "do": "call",
+            "pool": key,
+            "order": order,
+            "rows": list(self.form.door.row_arguments),
+            "layouts": dict(trial.layouts),
+            "reuse": trial.reuse,
+            "requires": [each for each in trial.requires if each not in trial.omit],
+            "backward": backward,
+            "keywords": dict(self.form.keywords),
+            "scalars": dict(self.form.scalars),
+            "mode": trial.mode,
+            "threads": trial.threads,
+            "watch": watch,
+            "poison": trial.poison,
+            "nudge": nudge,
+        }
         try:
             said, results = worker.ask(
                 header, {"index": Array("int64", index.astype(np.uint64))}, self._limit(trial, worker)
@@ -124,10 +128,17 @@ class Bench:
                 f"returned shape {list(output.bits.shape)} for {trial.count} rows; the first axis must be the rows"
             )
         self.shapes[trial.problem] = (output.bits.shape[1:], output.dtype)
-        return Answer(results=results, index=index, seconds=said["seconds"], changed=tuple(said["changed"]),
-                      shares=tuple(said["shares"]),
-                      overwritten=said.get("overwritten", ""), differentiable=said["differentiable"],
-                      fingerprint=said.get("fingerprint", ""), lines=tuple(said.get("lines", ())))  # fmt: skip
+        return Answer(
+            results=results,
+            index=index,
+            seconds=said["seconds"],
+            changed=tuple(said["changed"]),
+            shares=tuple(said["shares"]),
+            overwritten=said.get("overwritten", ""),
+            differentiable=said["differentiable"],
+            fingerprint=said.get("fingerprint", ""),
+            lines=tuple(said.get("lines", ())),
+        )
 
     def _limit(self, trial: Trial, worker: Worker) -> float:
         """Generous for first calls, which may compile; else many times what such a call should take."""

@@ -13,11 +13,18 @@ from samebits.checker.adversary.trial import Trial
 
 CONFIDENCE = 0.95
 TITLES = {
-    "batch": "rows, places and neighbours", "padding": "rows of padding", "chunk": "views of a larger batch",
-    "threads": "number of threads", "layout": "strides, offsets, alignment", "mode": "no_grad, inference_mode",
-    "gradients": "gradients and requires_grad", "history": "call history, reused tensors",
-    "memory": "uninitialised memory", "fresh": "first calls of a process", "sizes": "sizes of the other axes",
-}  # fmt: skip
+    "batch": "rows, places and neighbours",
+    "padding": "rows of padding",
+    "chunk": "views of a larger batch",
+    "threads": "number of threads",
+    "layout": "strides, offsets, alignment",
+    "mode": "no_grad, inference_mode",
+    "gradients": "gradients and requires_grad",
+    "history": "call history, reused tensors",
+    "memory": "uninitialised memory",
+    "fresh": "first calls of a process",
+    "sizes": "sizes of the other axes",
+}
 
 
 @dataclass(slots=True)
@@ -70,10 +77,15 @@ class Coverage:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "calls": self.calls, "rows": sorted(self.rows), "sizes": len(self.problems), "formats": dict(self.formats),
+            "calls": self.calls,
+            "rows": sorted(self.rows),
+            "sizes": len(self.problems),
+            "formats": dict(self.formats),
             "classes": {way: {"calls": count, "met_at_95": self.met(way)} for way, count in self.ways.items()},
-            "lines": list(self.lines), "missed_lines": list(self.missed), "refused": self.refused,
-        }  # fmt: skip
+            "lines": list(self.lines),
+            "missed_lines": list(self.missed),
+            "refused": self.refused,
+        }
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:

@@ -75,8 +75,15 @@ def _in_two_processes(request: Request) -> bool:
     return not request.origin.forks and "repeat" in request.promises and request.backend == "cpu"
 
 
-def _examined(request: Request, home: Home, stranger: Stranger, elsewhere: Stranger | None, trial: Trial | None,
-              started: float, tell: Callable[[str], None]) -> Report:  # fmt: skip
+def _examined(
+    request: Request,
+    home: Home,
+    stranger: Stranger,
+    elsewhere: Stranger | None,
+    trial: Trial | None,
+    started: float,
+    tell: Callable[[str], None],
+) -> Report:
     facts = stranger.describe()
     forms = candidates(facts["own_name"], facts["parameters"], request.like, home)
     formats = (trial.format,) if trial else request.selection.formats or FORMATS
@@ -148,21 +155,33 @@ class Examination:
         pool = bench.pool(Trial(sizes=(1,) * len(bench.form.door.shape_axes), rows="normal"))
         ways = Ways(
             shapes={name: pool.arguments[name].dim() for name in bench.form.order},
-            row_arguments=bench.form.door.row_arguments, with_gradient=self.probed.with_gradient,
-            promises=frozenset(request.promises), vary_threads=self.stranger.threads_vary,
-        )  # fmt: skip
+            row_arguments=bench.form.door.row_arguments,
+            with_gradient=self.probed.with_gradient,
+            promises=frozenset(request.promises),
+            vary_threads=self.stranger.threads_vary,
+        )
         return Search(
-            bench=bench, ways=ways, formats=self.probed.formats, seconds=request.seconds * busy(),
+            bench=bench,
+            ways=ways,
+            formats=self.probed.formats,
+            seconds=request.seconds * busy(),
             seed=request.selection.seed or 0,
-            numbers=self.probed.numbers, named=named_sizes(self.numbers), fixed=request.selection.shape,
-            rows_kind=request.selection.recipe or "mixed", elsewhere=self.elsewhere, tell=self.tell,
-        )  # fmt: skip
+            numbers=self.probed.numbers,
+            named=named_sizes(self.numbers),
+            fixed=request.selection.shape,
+            rows_kind=request.selection.recipe or "mixed",
+            elsewhere=self.elsewhere,
+            tell=self.tell,
+        )
 
     def _shrinker(self) -> Shrinker:
         return Shrinker(
-            bench=self.probed.bench, elsewhere=self.elsewhere, across="batch" in self.request.promises,
-            numbers=self.probed.numbers, seconds=self.request.shrink_seconds,
-        )  # fmt: skip
+            bench=self.probed.bench,
+            elsewhere=self.elsewhere,
+            across="batch" in self.request.promises,
+            numbers=self.probed.numbers,
+            seconds=self.request.shrink_seconds,
+        )
 
     def _failure(self, found: FoundError) -> Finding:
         shrinker, first = self._shrinker(), found.difference
@@ -234,9 +253,15 @@ class Examination:
 
     def _finding(self, promise: str, verdict: Verdict, cases: int, detail: str, again: str = "") -> Finding:
         return Finding(
-            subject=self.request.origin.name, promise=promise, backend=self.request.backend, verdict=verdict,
-            cases=cases, detail=detail, reproduce=again, seconds=round(time.monotonic() - self.started, 3),
-        )  # fmt: skip
+            subject=self.request.origin.name,
+            promise=promise,
+            backend=self.request.backend,
+            verdict=verdict,
+            cases=cases,
+            detail=detail,
+            reproduce=again,
+            seconds=round(time.monotonic() - self.started, 3),
+        )
 
     def _again(self, trial: Trial) -> str:
         like, origin = self.probed.bench.form.door.name, self.request.origin
@@ -260,8 +285,12 @@ def busy() -> float:
 
 def _unjudged(request: Request, reason: str, started: float) -> Report:
     finding = Finding(
-        subject=request.origin.name, promise="all" if request.promises == JUDGED else ", ".join(request.promises),
+        subject=request.origin.name,
+        promise="all" if request.promises == JUDGED else ", ".join(request.promises),
         backend=request.backend,
-        verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0, detail=reason, seconds=round(time.monotonic() - started, 3),
-    )  # fmt: skip
+        verdict=Verdict.COULD_NOT_BE_JUDGED,
+        cases=0,
+        detail=reason,
+        seconds=round(time.monotonic() - started, 3),
+    )
     return Report(findings=(finding,), environment=environment())

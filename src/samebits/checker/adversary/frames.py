@@ -18,9 +18,17 @@ import numpy as np
 # Bits travel as unsigned integers under the name of their torch dtype.
 CARRIERS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 WIDTHS = {
-    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
     "bool": 1,
-}  # fmt: skip
+}
 _LENGTH = struct.Struct("<Q")
 LARGEST_MESSAGE = 1 << 31
 

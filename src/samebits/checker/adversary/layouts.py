@@ -91,5 +91,10 @@ def _view(values: Tensor, offset: int) -> Tensor:
 
 
 _MAKERS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "c": _at, "p": _padded, "s": _columns, "r": _rows, "t": _transposed, "v": _view,
-}  # fmt: skip
+    "c": _at,
+    "p": _padded,
+    "s": _columns,
+    "r": _rows,
+    "t": _transposed,
+    "v": _view,
+}

@@ -12,10 +12,24 @@ from samebits.checker.targets import Home, all_doors, find_door
 from samebits.contracts.door import Door
 
 # Numbers that an operator's arguments imply, under the names that people give them.
-SCALARS: dict[str, object] = {"eps": 1e-6, "epsilon": 1e-6, "variance_epsilon": 1e-6, "causal": True, "is_causal": True,
-                              "dim": -1, "axis": -1}  # fmt: skip
-NAMES = {"gemm": "matmul", "mm": "matmul", "rms_norm": "rmsnorm", "logprob": "selected_logprob",
-         "log_prob": "selected_logprob", "logp": "selected_logprob", "sdpa": "attention"}  # fmt: skip
+SCALARS: dict[str, object] = {
+    "eps": 1e-6,
+    "epsilon": 1e-6,
+    "variance_epsilon": 1e-6,
+    "causal": True,
+    "is_causal": True,
+    "dim": -1,
+    "axis": -1,
+}
+NAMES = {
+    "gemm": "matmul",
+    "mm": "matmul",
+    "rms_norm": "rmsnorm",
+    "logprob": "selected_logprob",
+    "log_prob": "selected_logprob",
+    "logp": "selected_logprob",
+    "sdpa": "attention",
+}
 _BY_PLACE = ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
 
 

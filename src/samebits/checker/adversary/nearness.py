@@ -51,15 +51,20 @@ def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -
         name for name in bench.form.order if pool.arguments[name].is_floating_point() and name not in problem.omit
     )
     wanted = tuple(name for name in floats if name not in door.without_gradient)
-    trial = replace(problem, sizes=(len(places), *problem.sizes[1:]), pick=_picked(places),
-                    requires=wanted if bench.differentiable else ())  # fmt: skip
+    trial = replace(
+        problem,
+        sizes=(len(places), *problem.sizes[1:]),
+        pick=_picked(places),
+        requires=wanted if bench.differentiable else (),
+    )
     answer = bench.call(trial)
     found = {name: tensor_of(array) for name, array in answer.results.items()}
     arguments = _exact_arguments(bench, problem, places, numbers)
     cotangent = (
         cotangents(problem, pool, answer.results[OUTPUT].bits.shape[1:], found[OUTPUT].dtype)[places]
-        if bench.gradients_of(trial) else torch.zeros_like(found[OUTPUT])
-    )  # fmt: skip
+        if bench.gradients_of(trial)
+        else torch.zeros_like(found[OUTPUT])
+    )
     exact = door.exact(arguments, cotangent, any_order)
     share = 0.0
     for name, values in found.items():
@@ -82,8 +87,10 @@ def judge_specials(bench: Bench, problem: Trial) -> Difference | None:
     trial = replace(problem, sizes=(len(places), *problem.sizes[1:]), pick=_picked(places))
     found = tensor_of(bench.call(trial).results[OUTPUT]).double()
     exact = door.exact(_exact_arguments(bench, problem, places, {}), torch.zeros_like(found), any_order)[OUTPUT].exact
-    for words, wrong in (("a NaN was lost", exact.isnan() & ~found.isnan()),
-                         ("an infinity was lost", exact.isinf() & (found != exact) & ~found.isnan())):  # fmt: skip
+    for words, wrong in (
+        ("a NaN was lost", exact.isnan() & ~found.isnan()),
+        ("an infinity was lost", exact.isinf() & (found != exact) & ~found.isnan()),
+    ):
         if bool(wrong.any()):
             at = tuple(int(place[0]) for place in torch.nonzero(wrong, as_tuple=True))
             return Difference(

@@ -153,9 +153,10 @@ def _from_path(text: str) -> Any:
     module_name, colon, attribute = text.partition(":")
     parts = text.split(".")
     candidates = (
-        [(module_name, attribute)] if colon
+        [(module_name, attribute)]
+        if colon
         else [(".".join(parts[:cut]), ".".join(parts[cut:])) for cut in range(len(parts) - 1, 0, -1)]
-    )  # fmt: skip
+    )
     for name, rest in candidates:
         try:
             module = importlib.import_module(name)

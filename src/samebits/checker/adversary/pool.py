@@ -17,10 +17,33 @@ from samebits.contracts.door import Arguments, Door
 from samebits.numerics.recipes import RECIPES, make
 
 MIXED = (
-    "normal", "normal", "zero", "nan", "normal", "integers", "subnormal", "huge", "cancelling", "probe", "normal",
-    "minus_zero", "one_nan", "wide", "constant", "one_hot", "infinite", "normal", "copy", "almost_copy", "probe",
-    "cancelling", "integers", "signed_zeros", "normal", "normal",
-)  # fmt: skip
+    "normal",
+    "normal",
+    "zero",
+    "nan",
+    "normal",
+    "integers",
+    "subnormal",
+    "huge",
+    "cancelling",
+    "probe",
+    "normal",
+    "minus_zero",
+    "one_nan",
+    "wide",
+    "constant",
+    "one_hot",
+    "infinite",
+    "normal",
+    "copy",
+    "almost_copy",
+    "probe",
+    "cancelling",
+    "integers",
+    "signed_zeros",
+    "normal",
+    "normal",
+)
 # What an exact value can be compared with: nothing overflows or underflows on the way.
 FINITE_KINDS = (
     "normal",
@@ -181,10 +204,21 @@ def _unchanged(row: Tensor, _: str) -> Tensor:
 
 
 KINDS: dict[str, Callable[[Tensor, str], Tensor]] = {
-    "normal": _unchanged, "zero": _filled(0.0), "minus_zero": _filled(-0.0), "nan": _filled(float("nan")),
-    "one_nan": _one(float("nan")), "infinite": _one(float("inf")), "integers": _integers, "ones": _filled(1.0),
+    "normal": _unchanged,
+    "zero": _filled(0.0),
+    "minus_zero": _filled(-0.0),
+    "nan": _filled(float("nan")),
+    "one_nan": _one(float("nan")),
+    "infinite": _one(float("inf")),
+    "integers": _integers,
+    "ones": _filled(1.0),
     "subnormal": _scaled({"float32": -140, "bfloat16": -128, "float16": -17}),
     "huge": _scaled({"float32": 120, "bfloat16": 120, "float16": 13}),
-    "cancelling": _cancelling, "probe": _probe, "constant": _constant, "one_hot": _one_hot,
-    "signed_zeros": _signed_zeros, "copy": _unchanged, "almost_copy": _unchanged,
-}  # fmt: skip
+    "cancelling": _cancelling,
+    "probe": _probe,
+    "constant": _constant,
+    "one_hot": _one_hot,
+    "signed_zeros": _signed_zeros,
+    "copy": _unchanged,
+    "almost_copy": _unchanged,
+}

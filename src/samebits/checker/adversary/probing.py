@@ -133,9 +133,10 @@ def _gradients(bench: Bench, base: Trial) -> tuple[str, ...]:
     door = bench.form.door
     pool = bench.pool(base)
     wanted = tuple(
-        name for name in bench.form.order
+        name
+        for name in bench.form.order
         if pool.arguments[name].is_floating_point() and name not in door.without_gradient
-    )  # fmt: skip
+    )
     try:
         answer = bench.call(replace(base, requires=wanted))
     except RaisedError:

@@ -139,11 +139,19 @@ class Nursery:
     def __init__(self, hash_seed: int) -> None:
         self.control, there = socket.socketpair()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "samebits.checker.adversary.stranger_process", str(there.fileno()),
-             *(LATE_IMPORTS if not hash_seed else ())],
-            pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+            [
+                sys.executable,
+                "-m",
+                "samebits.checker.adversary.stranger_process",
+                str(there.fileno()),
+                *(LATE_IMPORTS if not hash_seed else ()),
+            ],
+            pass_fds=[there.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
             env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(Path(samebits.__file__).parents[1])},
-        )  # fmt: skip
+        )
         there.close()
         atexit.register(self.close, os.getpid())
 
@@ -191,11 +199,24 @@ class Stranger:
         self.control, there = socket.socketpair()
         self.pid, self.wait = fork_over(Nursery.of(self.hash_seed).control, [there.fileno(), self.log.fileno()])
         there.close()
-        origin = {"name": self.origin.name, "path": self.origin.path, "file": self.origin.file,
-                  "attribute": self.origin.attribute, "pickled": self.origin.pickled}  # fmt: skip
+        origin = {
+            "name": self.origin.name,
+            "path": self.origin.path,
+            "file": self.origin.file,
+            "attribute": self.origin.attribute,
+            "pickled": self.origin.pickled,
+        }
         path = [entry or os.getcwd() for entry in sys.path]
-        send(self.control, {"origin": origin, "device": self.device, "path": path, "folder": os.getcwd(),
-                            "environment": dict(os.environ)})  # fmt: skip
+        send(
+            self.control,
+            {
+                "origin": origin,
+                "device": self.device,
+                "path": path,
+                "folder": os.getcwd(),
+                "environment": dict(os.environ),
+            },
+        )
 
     def describe(self) -> dict[str, Any]:
         """What the function is; waits for its import. No such name is a ValueError, a failing one an UnjudgedError."""

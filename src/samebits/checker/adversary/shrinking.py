@@ -113,9 +113,20 @@ class Shrinker:
 def _smaller(trial: Trial, letters: str) -> Iterator[Trial]:
     """One step simpler, the boldest first."""
     plainer = {
-        "fresh": False, "poison": False, "history": "", "reuse": False, "layouts": (), "threads": 0, "mode": "plain",
-        "requires": (), "omit": (), "shared": "normal", "rows": "normal", "format": "float32", "seed": 0,
-    }  # fmt: skip
+        "fresh": False,
+        "poison": False,
+        "history": "",
+        "reuse": False,
+        "layouts": (),
+        "threads": 0,
+        "mode": "plain",
+        "requires": (),
+        "omit": (),
+        "shared": "normal",
+        "rows": "normal",
+        "format": "float32",
+        "seed": 0,
+    }
     for name, value in plainer.items():
         if getattr(trial, name) != value:
             yield replace(trial, **{name: value})  # type: ignore[arg-type]

@@ -15,9 +15,18 @@ THREADS = (1, 2, 3, 4, 5, 7, 8, 13)
 CORE_THREADS = (1, 2, 3, 4)
 PADDING = ("zero", "nan", "infinite", "huge")
 # Which promise a way of calling belongs to.
-PROMISES = {"batch": "batch", "padding": "padding", "chunk": "chunk", "threads": "tile", "layout": "repeat",
-            "mode": "repeat", "gradients": "repeat", "history": "repeat", "memory": "repeat",
-            "fresh": "repeat"}  # fmt: skip
+PROMISES = {
+    "batch": "batch",
+    "padding": "padding",
+    "chunk": "chunk",
+    "threads": "tile",
+    "layout": "repeat",
+    "mode": "repeat",
+    "gradients": "repeat",
+    "history": "repeat",
+    "memory": "repeat",
+    "fresh": "repeat",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,10 +94,26 @@ def core(base: Trial, ways: Ways) -> Iterator[Trial]:
 
 
 _CORE_ROWS = (
-    *((1, f"={row}") for row in range(12)), (2, "0"), (3, "5"), (4, "s1"), (5, "=0"), (7, "s2"), (8, "9"), (9, "s3"),
-    (16, "s4"), (17, "=4"), (31, "s5"), (33, "s6"), (64, "s7"), (65, "s8"), (100, "s9"), (129, "s10"), (257, "s11"),
-    (300, "s12"), (513, "s13"),
-)  # fmt: skip
+    *((1, f"={row}") for row in range(12)),
+    (2, "0"),
+    (3, "5"),
+    (4, "s1"),
+    (5, "=0"),
+    (7, "s2"),
+    (8, "9"),
+    (9, "s3"),
+    (16, "s4"),
+    (17, "=4"),
+    (31, "s5"),
+    (33, "s6"),
+    (64, "s7"),
+    (65, "s8"),
+    (100, "s9"),
+    (129, "s10"),
+    (257, "s11"),
+    (300, "s12"),
+    (513, "s13"),
+)
 
 
 def _subsets(names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -165,9 +190,15 @@ def _draw_padding(source: random.Random, trial: Trial, ways: Ways) -> Trial:
 
 
 _DRAWS: dict[str, Callable[[random.Random, Trial, Ways], Trial]] = {
-    "layout": _draw_layout, "chunk": _draw_view, "threads": _draw_threads, "mode": _draw_mode,
-    "gradients": _draw_gradients, "history": _draw_history, "memory": _draw_memory, "padding": _draw_padding,
-}  # fmt: skip
+    "layout": _draw_layout,
+    "chunk": _draw_view,
+    "threads": _draw_threads,
+    "mode": _draw_mode,
+    "gradients": _draw_gradients,
+    "history": _draw_history,
+    "memory": _draw_memory,
+    "padding": _draw_padding,
+}
 
 
 def ways_of(trial: Trial) -> list[str]:

@@ -59,8 +59,14 @@ class Trial:
     @property
     def problem(self) -> Trial:
         """The trial that all trials with equal data share."""
-        return Trial(sizes=(1, *self.sizes[1:]), format=self.format, seed=self.seed, shared=self.shared, rows=self.rows,
-                     omit=self.omit)  # fmt: skip
+        return Trial(
+            sizes=(1, *self.sizes[1:]),
+            format=self.format,
+            seed=self.seed,
+            shared=self.shared,
+            rows=self.rows,
+            omit=self.omit,
+        )
 
     def alone(self, row: int) -> Trial:
         """One row of this trial's data, as plain as can be; with gradients where this trial has them."""

@@ -18,8 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 LARGEST_NUMBER = 1 << 16
 MOST_FUNCTIONS = 200
-_EMPTY = ("aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default", "aten.empty_strided.default",
-          "aten.new_empty_strided.default")  # fmt: skip
+_EMPTY = (
+    "aten.empty.memory_format",
+    "aten.empty_like.default",
+    "aten.new_empty.default",
+    "aten.empty_strided.default",
+    "aten.new_empty_strided.default",
+)
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]

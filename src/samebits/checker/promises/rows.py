@@ -72,8 +72,9 @@ def _others(setting: Setting, case: Case) -> Arguments:
     return {name: value.to(setting.device) for name, value in made.items()}
 
 
-def _among(setting: Setting, arguments: Arguments, dy: Tensor, kept: list[int],
-           strangers: Arguments) -> tuple[Arguments, Tensor, list[int]]:  # fmt: skip
+def _among(
+    setting: Setting, arguments: Arguments, dy: Tensor, kept: list[int], strangers: Arguments
+) -> tuple[Arguments, Tensor, list[int]]:
     """The kept rows at other places, with strangers' rows on all the others."""
     rows = dy.shape[0]
     places = [(row + 1) % rows for row in kept]

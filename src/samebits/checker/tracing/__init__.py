@@ -45,9 +45,13 @@ def asked(*names: str) -> list[dict[str, Any]]:
     require_triton()
     try:
         finished = subprocess.run(
-            [sys.executable, "-m", "samebits.checker.tracing", *names], text=True, capture_output=True,
-            timeout=TIMEOUT_SECONDS, check=False, env={**child_environment(), "TRITON_INTERPRET": "1"},
-        )  # fmt: skip
+            [sys.executable, "-m", "samebits.checker.tracing", *names],
+            text=True,
+            capture_output=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+            env={**child_environment(), "TRITON_INTERPRET": "1"},
+        )
     except subprocess.TimeoutExpired:
         raise TracingError(f"tracing {' '.join(names)} took more than {TIMEOUT_SECONDS} s") from None
     if finished.returncode != 0:

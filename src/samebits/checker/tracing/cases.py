@@ -47,8 +47,8 @@ def over_elements(room: str, words: str, call: Any, results: int, **options: Any
 
 def over_sequences(words: str, call: Any, packs: Sequence[Any] = sequences.FEW_QUERIES) -> Case:
     return Case(
-        words=words, call=call, batches=packs, rows=two_a_sequence, launches=sequences.attention_launches, finite=True,
-    )  # fmt: skip
+        words=words, call=call, batches=packs, rows=two_a_sequence, launches=sequences.attention_launches, finite=True
+    )
 
 
 LOGPROB: Final = (
@@ -63,8 +63,11 @@ ROOMS: Final[Mapping[str, Sequence[Case]]] = {
         over_rows("softmax", "the gradient of log_softmax", rooms.softmax_backward(True), 1),
     ),
     "attention": (
-        over_sequences("causal attention, (queries,keys) of each sequence, D 16", sequences.attention(True, 0, 0.0),
-                       sequences.PACKS),
+        over_sequences(
+            "causal attention, (queries,keys) of each sequence, D 16",
+            sequences.attention(True, 0, 0.0),
+            sequences.PACKS,
+        ),
         over_sequences("with a window of 20", sequences.attention(True, 20, 0.0)),
         over_sequences("without a mask, softcap 30", sequences.attention(False, 0, 30.0)),
     ),
@@ -80,12 +83,23 @@ ROOMS: Final[Mapping[str, Sequence[Case]]] = {
     "rmsnorm": (
         over_rows("rmsnorm", "rmsnorm of 600 with a residual", rooms.rmsnorm_forward, 3),
         over_rows("rmsnorm", "the gradient of its input", rooms.rmsnorm_backward, 1),
-        Case(words="the gradient of the weight over 40 rows, cut at", call=rooms.rmsnorm_weight,
-             batches=((), (16,), (7, 20)), rows=once, launches=checked_launches("rmsnorm"), faults=WITHOUT_ROWS),
+        Case(
+            words="the gradient of the weight over 40 rows, cut at",
+            call=rooms.rmsnorm_weight,
+            batches=((), (16,), (7, 20)),
+            rows=once,
+            launches=checked_launches("rmsnorm"),
+            faults=WITHOUT_ROWS,
+        ),
     ),
     "matmul": (
-        Case(words="a b + bias, K 256, N 24", call=rooms.matmul, batches=BATCHES, rows=per_row(1),
-             launches=rooms.matmul_launches),
+        Case(
+            words="a b + bias, K 256, N 24",
+            call=rooms.matmul,
+            batches=BATCHES,
+            rows=per_row(1),
+            launches=rooms.matmul_launches,
+        ),
     ),
     "swiglu": (
         over_elements("swiglu", "swiglu", rooms.swiglu_forward, 1),
@@ -101,13 +115,23 @@ ROOMS: Final[Mapping[str, Sequence[Case]]] = {
     ),
     "adamw": (over_elements("adamw", "a step with master weights", rooms.adamw, 4),),
     "grad_norm": (
-        Case(words="the sum of squares of tensors of sizes", call=rooms.grad_squares, batches=((300,),), rows=once,
-             launches=checked_launches("grad_norm"), faults=WITHOUT_ROWS),
-        Case(words="the sum of squares of tensors of sizes", call=rooms.grad_squares, batches=((65576, 9),), rows=once,
-             launches=checked_launches("grad_norm"), faults=WITHOUT_ROWS),
+        Case(
+            words="the sum of squares of tensors of sizes",
+            call=rooms.grad_squares,
+            batches=((300,),),
+            rows=once,
+            launches=checked_launches("grad_norm"),
+            faults=WITHOUT_ROWS,
+        ),
+        Case(
+            words="the sum of squares of tensors of sizes",
+            call=rooms.grad_squares,
+            batches=((65576, 9),),
+            rows=once,
+            launches=checked_launches("grad_norm"),
+            faults=WITHOUT_ROWS,
+        ),
         over_elements("grad_norm", "clipping that takes place", rooms.grad_clip, 1, branch=False),
     ),
-    "embedding": (
-        over_rows("embedding", "rows of a table of 40", rooms.embedding, 1, faults=("twice", "missing")),
-    ),
-}  # fmt: skip
+    "embedding": (over_rows("embedding", "rows of a table of 40", rooms.embedding, 1, faults=("twice", "missing")),),
+}

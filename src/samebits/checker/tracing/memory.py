@@ -65,9 +65,14 @@ class Memory:
         """Planted fault: reads of a row's data come from the next row."""
 
     def add(
-        self, name: str, tensor: Tensor, rows: np.ndarray | None = None, places: np.ndarray | None = None, *,
+        self,
+        name: str,
+        tensor: Tensor,
+        rows: np.ndarray | None = None,
+        places: np.ndarray | None = None,
+        *,
         traced: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A tensor whose elements, in the order of its contiguous storage, belong to `rows` at `places` in them.
 
         Without them every element is shared and stands for itself. Integers are expressions where `traced` says so."""

@@ -232,8 +232,14 @@ class Nodes:
     def _folded(self, op: str, dtype: str, values: list[float]) -> int | None:
         if op in COMPARISONS:
             one, other = values
-            outcome = {"eq": one == other, "ne": one != other, "lt": one < other, "le": one <= other,
-                       "gt": one > other, "ge": one >= other}[op]  # fmt: skip
+            outcome = {
+                "eq": one == other,
+                "ne": one != other,
+                "lt": one < other,
+                "le": one <= other,
+                "gt": one > other,
+                "ge": one >= other,
+            }[op]
             return self.constant("int1", int(outcome))
         if op == "cast":
             # Only what the other format holds exactly: no rounding is modelled here.

@@ -41,6 +41,11 @@ def own_case(file: str, name: str) -> Case:
         return {"y": result(y)}
 
     return Case(
-        words=name, call=call, batches=(1, 2, 5), rows=lambda m: m, launches=lambda _: [None], formats=("float32",),
+        words=name,
+        call=call,
+        batches=(1, 2, 5),
+        rows=lambda m: m,
+        launches=lambda _: [None],
+        formats=("float32",),
         faults=("twice", "missing", "neighbour"),
-    )  # fmt: skip
+    )

@@ -45,9 +45,13 @@ def attention(
         memory.add("k", k, *named(k_length, 0 * k_length, key_heads * size))
         memory.add("v", v, *named(k_length, 0 * k_length, key_heads * size))
         sequences = Sequences(
-            q_start=torch.from_numpy(q_start), q_length=torch.from_numpy(q_length), k_start=torch.from_numpy(k_start),
-            k_length=torch.from_numpy(k_length), longest_query=int(q_length.max()), longest_key=int(k_length.max()),
-        )  # fmt: skip
+            q_start=torch.from_numpy(q_start),
+            q_length=torch.from_numpy(q_length),
+            k_start=torch.from_numpy(k_start),
+            k_length=torch.from_numpy(k_length),
+            longest_query=int(q_length.max()),
+            longest_key=int(k_length.max()),
+        )
         rule = Rule(causal=causal, window=window, scale=0.25, softcap=softcap)
         out, lse = kernels("attention").forward(q, k, v, sequences, rule)
         # Without a causal mask a query's keys are those of its whole sequence: compared within one length.

@@ -59,9 +59,22 @@ def check(
         from samebits.cli.commands.check_portable import check_portable
 
         others = (
-            targets, all_rooms, promise, like, format, shape, recipe, seed, model, stock, chain, seconds, thorough,
-            case, order,
-        )  # fmt: skip
+            targets,
+            all_rooms,
+            promise,
+            like,
+            format,
+            shape,
+            recipe,
+            seed,
+            model,
+            stock,
+            chain,
+            seconds,
+            thorough,
+            case,
+            order,
+        )
         check_portable(backend or "cpu", instruction_set, record, as_json, others)
     if record or instruction_set is not None:
         raise ValueError("check: --record and --instruction-set are about the portable goldens; say --portable too")
@@ -80,9 +93,15 @@ def check(
     work = Plan(judgements=())
     for name in dict.fromkeys(names):
         work += plan(
-            name, like, promises=promise, backend=backend, selection=selection, case=case, order=order,
+            name,
+            like,
+            promises=promise,
+            backend=backend,
+            selection=selection,
+            case=case,
+            order=order,
             seconds=THOROUGH_SECONDS if thorough and seconds is None else seconds,
-        )  # fmt: skip
+        )
     report = _executed(work, quiet=as_json)
     if as_json:
         print_json({**report.as_dict(), "not_asked": list(work.not_asked)})
@@ -187,9 +206,13 @@ def _check_model(
         raise ValueError(f"check: a model is judged in one format at a time, got {', '.join(formats)}")
     with progress(f"loading {source}") as tell:
         report = check_model(
-            source, promises=promises, backend=backend or "cpu", format=(formats or ["float32"])[0], stock=stock,
+            source,
+            promises=promises,
+            backend=backend or "cpu",
+            format=(formats or ["float32"])[0],
+            stock=stock,
             tell=tell,
-        )  # fmt: skip
+        )
     if as_json:
         print_json(report.as_dict())
     else:
@@ -207,9 +230,13 @@ def _check_chain(
 
     with progress("checking") as tell:
         findings = gate(
-            promises=promises, backend=backend or "cpu", formats=tuple(formats or ("float32", "bfloat16")),
-            seeds=(1, 2, 3) if seed is None else (seed,), faults=FAULTS, tell=tell,
-        )  # fmt: skip
+            promises=promises,
+            backend=backend or "cpu",
+            formats=tuple(formats or ("float32", "bfloat16")),
+            seeds=(1, 2, 3) if seed is None else (seed,),
+            faults=FAULTS,
+            tell=tell,
+        )
     report = Report(findings=tuple(findings), environment=environment())
     if as_json:
         print_json(report.as_dict())

@@ -64,9 +64,13 @@ def _print(
 ) -> NoReturn:
     if as_json:
         told: dict[str, Any] = {
-            "verdict": str(verdict), "reason": reason, "backend": backend, "instruction_set": instruction_set,
-            "environment": environment(), "groups": [{**asdict(row), "equal": row.equal} for row in rows],
-        }  # fmt: skip
+            "verdict": str(verdict),
+            "reason": reason,
+            "backend": backend,
+            "instruction_set": instruction_set,
+            "environment": environment(),
+            "groups": [{**asdict(row), "equal": row.equal} for row in rows],
+        }
         print_json(json.loads(json.dumps(told)))
         raise typer.Exit(EXIT_CODES[verdict])
     console = output()

@@ -115,11 +115,16 @@ def _run(work: list[Any], known: dict[str, Room], seed: int, jobs: int) -> Itera
 
 
 @app.command()
-def status(names: Names = None, backend: Backend = None, rooms: Rooms = None, trust: Trusted = None,
-           receipts: Receipts = None,
-           mutants: Annotated[bool, typer.Option("--mutants", help="Each mutant and its killer.")] = False,
-           obligations: Annotated[bool, typer.Option("--obligations", help="Each obligation.")] = False,
-           as_json: Json = False) -> None:  # fmt: skip
+def status(
+    names: Names = None,
+    backend: Backend = None,
+    rooms: Rooms = None,
+    trust: Trusted = None,
+    receipts: Receipts = None,
+    mutants: Annotated[bool, typer.Option("--mutants", help="Each mutant and its killer.")] = False,
+    obligations: Annotated[bool, typer.Option("--obligations", help="Each obligation.")] = False,
+    as_json: Json = False,
+) -> None:
     """The level of every contract on every backend, from receipts. Example: [bold]contract status softmax[/bold]"""
     from samebits.checker.planning import check_words
     from samebits.checker.standing import effective_levels, standings
@@ -151,8 +156,12 @@ def audit(
     broken = [each for each in holes(known, found) if not names or each.contract in chosen(names, known)]
     waiting = _planned() if rooms is None and not names else {}
     if as_json:
-        print_json({"holes": [{"contract": each.contract, "id": each.identifier, "what": each.what} for each in broken],
-                    "not_bound_yet": waiting})  # fmt: skip
+        print_json(
+            {
+                "holes": [{"contract": each.contract, "id": each.identifier, "what": each.what} for each in broken],
+                "not_bound_yet": waiting,
+            }
+        )
     else:
         print_holes(chosen(names, known), found, broken, waiting)
     raise typer.Exit(1 if broken else 0)

@@ -57,21 +57,38 @@ def replay(
     unjudged = [each for each in done if each.verdict == UNJUDGED]
     if as_json:
         keys = ("verdict", "detail", "seconds")
-        print_json({"seed": seed, "can_run_here": len(listed), "false": false, "replayed": [
-            {"receipt": str(each.receipt), "id": each.receipt.identity, **{key: getattr(each, key) for key in keys}}
-            for each in done]})  # fmt: skip
+        print_json(
+            {
+                "seed": seed,
+                "can_run_here": len(listed),
+                "false": false,
+                "replayed": [
+                    {
+                        "receipt": str(each.receipt),
+                        "id": each.receipt.identity,
+                        **{key: getattr(each, key) for key in keys},
+                    }
+                    for each in done
+                ],
+            }
+        )
     else:
         for line in edited:
             output().print(Text(line, style=STYLES["false"]))
         for each in done:
             output().print(Text(f"{each} ({each.seconds:.1f} s)", style=STYLES[each.verdict]))
-        print(f"{len(done)} receipts replayed of {sum(len(each.receipts) for each in listed)} that can run here, "
-              f"seed {seed}: {len(false)} false, {len(unjudged)} could not be judged")  # fmt: skip
+        print(
+            f"{len(done)} receipts replayed of {sum(len(each.receipts) for each in listed)} that can run here, "
+            f"seed {seed}: {len(false)} false, {len(unjudged)} could not be judged"
+        )
     raise typer.Exit(1 if false else 3 if unjudged or not done else 0)
 
 
-def collect(folder: Annotated[Path, typer.Argument(help="A folder of receipts made elsewhere.")],
-            rooms: Rooms = None, receipts: Receipts = None) -> None:  # fmt: skip
+def collect(
+    folder: Annotated[Path, typer.Argument(help="A folder of receipts made elsewhere.")],
+    rooms: Rooms = None,
+    receipts: Receipts = None,
+) -> None:
     """Take over receipts of another machine; edited ones are refused. Example: [bold]contract collect h200[/bold]"""
     if not folder.is_dir():
         raise ValueError(f"collect: {folder} is no folder; a folder of receipts is needed")

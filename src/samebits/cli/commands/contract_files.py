@@ -44,8 +44,9 @@ def validate(
     problems = look_through(files, deep=deep, known=() if paths is None else known, trusted=trusted)
     if as_json:
         keys = ("line", "id", "message")
-        print_json({"problems": [{"path": str(each.path), **{key: getattr(each, key) for key in keys}}
-                                 for each in problems]})  # fmt: skip
+        print_json(
+            {"problems": [{"path": str(each.path), **{key: getattr(each, key) for key in keys}} for each in problems]}
+        )
     else:
         for problem in problems:
             print(problem)
@@ -107,10 +108,12 @@ def _graph(rooms: Path | None, trust: list[Path] | None, receipts: Path | None) 
     waiting = {} if rooms is not None else {name: each.depends_on for name, each in planned().items()}
     verdicts = {name: {each.verdict(backend) for backend in each.required} for name, each in found.items()}
     return graph_of(
-        contracts, levels={name: each.levels for name, each in found.items()},
+        contracts,
+        levels={name: each.levels for name, each in found.items()},
         stale={name for name, each in found.items() if any(each.stale(backend) for backend in each.required)},
-        failed={name for name, said in verdicts.items() if "does not hold" in said}, planned=waiting,
-    )  # fmt: skip
+        failed={name for name, said in verdicts.items() if "does not hold" in said},
+        planned=waiting,
+    )
 
 
 def diff(
@@ -127,8 +130,14 @@ def diff(
     wrong = comparing.findings(left, right, changes)
     breaking = [each for each in changes if each.kind == "breaking"]
     if as_json:
-        print_json({"changes": [{key: getattr(each, key) for key in ("kind", "id", "what", "old", "new")}
-                                for each in changes], "version": wrong})  # fmt: skip
+        print_json(
+            {
+                "changes": [
+                    {key: getattr(each, key) for key in ("kind", "id", "what", "old", "new")} for each in changes
+                ],
+                "version": wrong,
+            }
+        )
     else:
         for line in (*changes, *wrong):
             print(line)

@@ -54,8 +54,16 @@ def demo(
         raise ValueError(f"--out {out}: {error.strerror}") from error
     verdict = _verdict(shown, models)
     if as_json:
-        print_json({"schema": SCHEMA, "page": str(out), "verdict": str(verdict), **shown.as_dict(),
-                    "samebits_keeps_its_bits": shown.kept and models.kept, "models": models.as_dict()})  # fmt: skip
+        print_json(
+            {
+                "schema": SCHEMA,
+                "page": str(out),
+                "verdict": str(verdict),
+                **shown.as_dict(),
+                "samebits_keeps_its_bits": shown.kept and models.kept,
+                "models": models.as_dict(),
+            }
+        )
     else:
         _print(shown, models, verdict, out)
     if models.missing:

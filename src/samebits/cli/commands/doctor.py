@@ -38,10 +38,17 @@ def doctor(as_json: Json = False) -> None:
     packages = {name: installed(DISTRIBUTIONS.get(name, name)) for name in EXTRAS}
     if as_json:
         backends = {backend: {"runs": not lack, "reason": lack} for backend, lack in lacks.items()}
-        print_json({"schema": SCHEMA, "machine": facts, "backends": backends, "packages": {
-            name: {"version": version, "extra": EXTRAS[name], "install": _install(name, version)}
-            for name, version in packages.items()
-        }})  # fmt: skip
+        print_json(
+            {
+                "schema": SCHEMA,
+                "machine": facts,
+                "backends": backends,
+                "packages": {
+                    name: {"version": version, "extra": EXTRAS[name], "install": _install(name, version)}
+                    for name, version in packages.items()
+                },
+            }
+        )
     else:
         _print(facts, lacks, packages)
     raise typer.Exit(1 if problem else 0)

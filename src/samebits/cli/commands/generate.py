@@ -49,21 +49,34 @@ def generate(
     from samebits.parallel.launching import ranks
 
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    asked = {"--prompt": prompt, "--chat": chat, "--max-tokens": max_tokens, "--temperature": temperature,
-             "--top-k": top_k, "--top-p": top_p, "--seed": seed, "--dtype": dtype}  # fmt: skip
+    asked = {
+        "--prompt": prompt,
+        "--chat": chat,
+        "--max-tokens": max_tokens,
+        "--temperature": temperature,
+        "--top-k": top_k,
+        "--top-p": top_p,
+        "--seed": seed,
+        "--dtype": dtype,
+    }
     with ranks(device=device, tell=between_ranks(as_json)) as world:
         agree(world, "settings", asked)
         with progress(f"loading {model}"):
             loaded = load(model, dtype, device)
         words, whole = loaded.tokenizer, loaded.model
         if world.size > 1:
-            agree(world, "model", {
-                "model config": json.dumps(asdict(whole.config), sort_keys=True),
-                "model weights": digest_of(whole.weights.items()), "tokenizer": f"sha256:{words.digest()}",
-            })  # fmt: skip
+            agree(
+                world,
+                "model",
+                {
+                    "model config": json.dumps(asdict(whole.config), sort_keys=True),
+                    "model weights": digest_of(whole.weights.items()),
+                    "tokenizer": f"sha256:{words.digest()}",
+                },
+            )
         ids = words.conversation([{"role": "user", "content": prompt}]) if chat else words.encode(prompt)
         request = Request(prompt=tuple(ids), max_tokens=max_tokens, sampling=sampling, stop=frozenset(words.eos))
-        pages = min(len(ids) + max_tokens, whole.config.max_positions) // PAGE_SIZE + 1
+        pages = min(len(ids) + max_tokens, whole.config.max_position_embeddings) // PAGE_SIZE + 1
         if world.size > 1:
             whole = whole.parted(Split(config=whole.config, group=world.group, gathers=True))
         engine = Engine(whole.for_inference(), pages=pages, page_size=PAGE_SIZE)
@@ -101,8 +114,10 @@ def _write(events: Iterator[Event], words: Tokenizer, stop: frozenset[int]) -> N
 def _document(model: str, request: Request, events: Sequence[Event], words: Tokenizer) -> dict[str, Any]:
     from samebits.infer.request import bits
 
-    told = [{"token": each.token, "text": words.text([each.token]), "logprob": each.logprob,
-             "bits": bits(each.logprob)} for each in events]  # fmt: skip
+    told = [
+        {"token": each.token, "text": words.text([each.token]), "logprob": each.logprob, "bits": bits(each.logprob)}
+        for each in events
+    ]
     answer = [each.token for each in events if each.token not in request.stop]
     return {
         "schema": SCHEMA,

@@ -76,7 +76,14 @@ def _document(command: list[str], outcome: Outcome) -> dict[str, object]:
         "message": outcome.message,
         "first": None if outcome.first is None else outcome.first.rank,
         "ranks": [
-            {"rank": each.rank, "code": each.code, "how": each.how, "ended_by_launcher": each.asked,
-             "seconds": round(each.seconds, 3), "last_line": each.words} for each in outcome.ranks
+            {
+                "rank": each.rank,
+                "code": each.code,
+                "how": each.how,
+                "ended_by_launcher": each.asked,
+                "seconds": round(each.seconds, 3),
+                "last_line": each.words,
+            }
+            for each in outcome.ranks
         ],
-    }  # fmt: skip
+    }

@@ -13,7 +13,7 @@ from samebits.cli.console import Json, output, print_json, progress
 from samebits.records.shipped import recipe
 
 if TYPE_CHECKING:
-    from samebits.train.configuration import Configuration
+    from samebits.train.configuration import TrainConfig
     from samebits.train.planning import Assessment
 
 SCHEMA = "samebits.plan/1"
@@ -41,7 +41,7 @@ def plan(config: Source, settings: Settings = None, as_json: Json = False) -> No
         chosen = read(config, settings or [])
         tell("counting sequences")
         # A number that the configuration declares is enough for a plan; the data may lie on another machine.
-        data = None if chosen.data.sequences is not None else data_of(chosen)
+        data = None if chosen.data.num_sequences is not None else data_of(chosen)
         assessment = assess(chosen, shape_of(chosen), data)
     if as_json:
         print_json({"schema": SCHEMA, "config": str(config), **assessment.as_dict()})
@@ -50,7 +50,7 @@ def plan(config: Source, settings: Settings = None, as_json: Json = False) -> No
     raise typer.Exit(0 if assessment.allowed else 1)
 
 
-def print_assessment(config: Configuration, assessment: Assessment) -> None:
+def print_assessment(config: TrainConfig, assessment: Assessment) -> None:
     """The table, then waivers and refusals, each with what to change."""
     console = output()
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 3, 0, 0))
@@ -68,20 +68,20 @@ def print_assessment(config: Configuration, assessment: Assessment) -> None:
     console.print(Text("allowed", style="green") if assessment.allowed else Text("refused", style="bold red"))
 
 
-def _rows(config: Configuration, assessment: Assessment) -> list[tuple[str, str, str]]:
+def _rows(config: TrainConfig, assessment: Assessment) -> list[tuple[str, str, str]]:
     plan, run, memory = assessment.plan, assessment.run, assessment.memory
     peak, reached = assessment.rates()
     asked = f"{plan.max_steps:,}" if plan.max_steps is not None else "all"
-    cut = f"{plan.micro_batch} x {plan.accumulation}, {config.training.lanes} lanes"
+    cut = f"{plan.micro_batch_size} x {plan.gradient_accumulation_steps}, {config.training.lanes} lanes"
     here = "not judged: no such device here" if memory.here is None else f"of {_size(memory.here)}"
     repeats = f"{run.steps / run.per_epoch:.2f}" if run.per_epoch else "-"
     return [
-        ("sequences", f"{plan.sequences:,}", f"{run.dropped:,} dropped an epoch"),
-        ("sequences an update", f"{config.training.batch:,}", cut),
+        ("sequences", f"{plan.num_sequences:,}", f"{run.dropped:,} dropped an epoch"),
+        ("sequences an update", f"{config.training.global_batch_size:,}", cut),
         ("steps an epoch", f"{run.per_epoch:,}", ""),
-        ("steps reachable", f"{run.reach:,}", f"{plan.epochs:,} epochs"),
+        ("steps reachable", f"{run.reach:,}", f"{plan.num_train_epochs:,} epochs"),
         ("steps asked", asked, f"the run makes {run.steps:,}"),
-        ("warm-up", f"{plan.warmup:,}", f"{plan.warmup / run.steps:.1%} of the steps" if run.steps else ""),
+        ("warm-up", f"{plan.warmup_steps:,}", f"{plan.warmup_steps / run.steps:.1%} of the steps" if run.steps else ""),
         ("peak rate", f"{peak:.3g}", f"the highest used is {reached:.3g}"),
         ("tokens", f"{run.tokens:,}", f"{run.per_step:,} a step"),
         ("parameters", f"{run.parameters:,}", f"{run.tokens / run.parameters:.2f} tokens each"),

@@ -104,8 +104,15 @@ def _words(group: OrderGroup) -> str:
     return f"{describe(group.order)}  [{digest(group.order)[:12]}]"
 
 
-def _print(target: str, k: int, format: str, groups: tuple[OrderGroup, ...], found: dict[int, Revelation],
-           written: list[Path], verdict: Verdict) -> None:  # fmt: skip
+def _print(
+    target: str,
+    k: int,
+    format: str,
+    groups: tuple[OrderGroup, ...],
+    found: dict[int, Revelation],
+    written: list[Path],
+    verdict: Verdict,
+) -> None:
     console = output()
     count = "one order" if len(groups) == 1 else f"{len(groups)} orders"
     console.print(Text(f"{target}, {k} terms, {format}: {count}", style="bold"))
@@ -122,8 +129,16 @@ def _print(target: str, k: int, format: str, groups: tuple[OrderGroup, ...], fou
     console.print(Text(f"\n{verdict}{why}", style=VERDICT_STYLES[str(verdict)]))
 
 
-def _document(target: str, k: int, format: str, device: str, groups: tuple[OrderGroup, ...],
-              found: dict[int, Revelation], written: list[Path], verdict: Verdict) -> dict[str, Any]:  # fmt: skip
+def _document(
+    target: str,
+    k: int,
+    format: str,
+    device: str,
+    groups: tuple[OrderGroup, ...],
+    found: dict[int, Revelation],
+    written: list[Path],
+    verdict: Verdict,
+) -> dict[str, Any]:
     def one(group: OrderGroup) -> dict[str, Any]:
         sizes = [int(label) for label in group.labels]
         return {
@@ -138,5 +153,13 @@ def _document(target: str, k: int, format: str, device: str, groups: tuple[Order
             "replay_total": sum(found[size].replay_total for size in sizes),
         }
 
-    return {"schema": SCHEMA, "target": target, "terms": k, "format": format, "device": device, "verdict": str(verdict),
-            "orders": [one(group) for group in groups], "pictures": [str(path) for path in written]}  # fmt: skip
+    return {
+        "schema": SCHEMA,
+        "target": target,
+        "terms": k,
+        "format": format,
+        "device": device,
+        "verdict": str(verdict),
+        "orders": [one(group) for group in groups],
+        "pictures": [str(path) for path in written],
+    }

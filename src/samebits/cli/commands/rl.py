@@ -72,10 +72,21 @@ def rl(
         raise ValueError(f"rl: steps is {steps}; allowed: 1 to {MOST_STEPS}")
     config = byte_config(model)
     asked = {
-        "--model": model, "--steps": steps, "--seed": seed, "--task": task, "--prompts": prompts, "--group": group,
-        "--updates": updates, "--learning-rate": learning_rate, "--clip": clip, "--kl": kl, "--lanes": lanes,
-        "--micro": micro, "--tensor": tensor, "--stock": stock,
-    }  # fmt: skip
+        "--model": model,
+        "--steps": steps,
+        "--seed": seed,
+        "--task": task,
+        "--prompts": prompts,
+        "--group": group,
+        "--updates": updates,
+        "--learning-rate": learning_rate,
+        "--clip": clip,
+        "--kl": kl,
+        "--lanes": lanes,
+        "--micro": micro,
+        "--tensor": tensor,
+        "--stock": stock,
+    }
     with ranks(device="cpu", tell=between_ranks(as_json)) as world:
         agree(world, "settings", asked)
         grid = Grid(world=world, tensor=tensor)
@@ -85,14 +96,23 @@ def rl(
         loops = {
             each: Loop(
                 Settings(
-                    seed=seed, task=task, prompts=prompts, group=group, updates=updates, micro=micro, lanes=lanes,
-                    learning_rate=learning_rate, clip=clip, reference_weight=kl, stock=each,
+                    seed=seed,
+                    task=task,
+                    prompts=prompts,
+                    num_generations=group,
+                    num_iterations=updates,
+                    micro_batch_size=micro,
+                    lanes=lanes,
+                    learning_rate=learning_rate,
+                    epsilon=clip,
+                    beta=kl,
+                    stock=each,
                 ),
                 config,
                 grid,
             )
             for each in wanted
-        }  # fmt: skip
+        }
         records: dict[bool, list[BatchRecord]] = {each: [] for each in wanted}
         with progress("sampling") if world.rank == 0 else nullcontext(lambda _: None) as tell:
             for batch in range(1, steps + 1):

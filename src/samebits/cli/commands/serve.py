@@ -20,8 +20,7 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8000,
     api_key: Annotated[
-        str | None,
-        typer.Option(envvar="SAMEBITS_API_KEY", show_envvar=True, help="Ask clients for this key."),
+        str | None, typer.Option(envvar="SAMEBITS_API_KEY", show_envvar=True, help="Ask clients for this key.")
     ] = None,
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="A further name by which clients may ask; can be given several times.")
@@ -52,20 +51,32 @@ def serve(
     from samebits.infer.server.limits import Limits
     from samebits.model.loading import load
 
-    limits = Limits(body_bytes=max_body_bytes, prompt_tokens=max_prompt_tokens, max_tokens=max_tokens,
-                    choices=max_choices, queue=max_queue)  # fmt: skip
+    limits = Limits(
+        body_bytes=max_body_bytes,
+        prompt_tokens=max_prompt_tokens,
+        max_tokens=max_tokens,
+        choices=max_choices,
+        queue=max_queue,
+    )
     access = Access(api_key=api_key, hosts=(host, *(allowed_host or ())))
     with listen(host, port) as listening:
         with progress(f"loading {model}"):
             loaded = load(model)
             engine = Engine(
-                loaded.model.for_inference(), pages=pages, page_size=page_size, batch_tokens=batch_tokens,
+                loaded.model.for_inference(),
+                pages=pages,
+                page_size=page_size,
+                batch_tokens=batch_tokens,
                 batch_requests=batch_requests,
-            )  # fmt: skip
+            )
         service = Service(
-            engine=engine, tokenizer=loaded.tokenizer, name=name or Path(model).name, limits=limits, access=access,
-            context=min(loaded.model.config.max_positions, pages * page_size),
-        )  # fmt: skip
+            engine=engine,
+            tokenizer=loaded.tokenizer,
+            name=name or Path(model).name,
+            limits=limits,
+            access=access,
+            context=min(loaded.model.config.max_position_embeddings, pages * page_size),
+        )
 
         def ready(address: str) -> None:
             if as_json:

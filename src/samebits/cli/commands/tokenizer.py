@@ -45,7 +45,7 @@ def train(
     if out.suffix != ".json":
         raise ValueError(f"tokenizer train: --out is {str(out)!r}; allowed: a file that ends in .json")
     section = DataSection(
-        length=ALIGNMENT, source="text" if paths else "stdlib", paths=[str(path) for path in paths or ()]
+        max_length=ALIGNMENT, source="text" if paths else "stdlib", paths=[str(path) for path in paths or ()]
     )
     count = size = 0
 
@@ -61,8 +61,16 @@ def train(
         words = Tokenizer.train(texts(), vocabulary, (END, *(special or ())))
     words.save(out)
     if as_json:
-        print_json({"schema": SCHEMA, "file": str(out), "asked": vocabulary, "documents": count, "characters": size,
-                    **_facts(words)})  # fmt: skip
+        print_json(
+            {
+                "schema": SCHEMA,
+                "file": str(out),
+                "asked": vocabulary,
+                "documents": count,
+                "characters": size,
+                **_facts(words),
+            }
+        )
     else:
         short = "" if words.vocabulary == vocabulary else f", of {vocabulary} asked for: the texts give no more"
         print(f"{out}: {words.vocabulary} tokens from {count} documents, {size:,} characters{short}")
@@ -122,11 +130,15 @@ def show(source: Source, as_json: Json = False) -> None:
 
 def _facts(words: Tokenizer) -> dict[str, object]:
     return {
-        "vocabulary": words.vocabulary, "merges": len(words.parts.merges), "bos": words.bos, "eos": list(words.eos),
-        "added": list(words.parts.added), "chat_template": words.template is not None,
+        "vocabulary": words.vocabulary,
+        "merges": len(words.parts.merges),
+        "bos": words.bos,
+        "eos": list(words.eos),
+        "added": list(words.parts.added),
+        "chat_template": words.template is not None,
         "missing_bytes": [f"{byte:02x}" for byte in sorted(words.missing)],
         "not_carried_out": list(words.parts.dropped),
-    }  # fmt: skip
+    }
 
 
 def _load(source: str) -> Tokenizer:

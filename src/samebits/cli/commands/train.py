@@ -14,7 +14,7 @@ from samebits.cli.console import Json, output, print_json
 from samebits.cli.failing import between_ranks, tell
 
 if TYPE_CHECKING:
-    from samebits.train.configuration import Configuration
+    from samebits.train.configuration import TrainConfig
     from samebits.train.planning import Assessment
     from samebits.train.running import Summary
 
@@ -61,7 +61,7 @@ def train(
     with ranks(device=chosen.training.device.partition(":")[0], tell=between_ranks(as_json)) as world:
         grid = Grid(world=world, tensor=tensor)
         try:
-            with on_stderr(chosen.monitoring.every) if world.rank == 0 else nullcontext(None) as screen:
+            with on_stderr(chosen.monitoring.logging_steps) if world.rank == 0 else nullcontext(None) as screen:
                 summary = run(chosen, out, resume=resume, allow_changes=allow_changes or [], screen=screen, grid=grid)
         except RefusedError as refused:
             if world.rank == 0:
@@ -79,7 +79,7 @@ def train(
             _print(config, summary, as_json)
 
 
-def _refused(config: Path, chosen: Configuration, assessment: Assessment, as_json: bool) -> None:
+def _refused(config: Path, chosen: TrainConfig, assessment: Assessment, as_json: bool) -> None:
     if as_json:
         print_json({"schema": SCHEMA, "config": str(config), **assessment.as_dict()})
     else:

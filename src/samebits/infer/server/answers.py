@@ -49,8 +49,9 @@ class Heading:
         said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         return {"index": index, **said, "logprobs": logprobs, "finish_reason": finish}
 
-    def piece(self, index: int, text: str, scored: Sequence[Scored] | None, finish: str | None, *, first: bool
-              ) -> dict[str, Any]:  # fmt: skip
+    def piece(
+        self, index: int, text: str, scored: Sequence[Scored] | None, finish: str | None, *, first: bool
+    ) -> dict[str, Any]:
         """A choice of a chunk."""
         logprobs = None if scored is None else self.logprobs(scored)
         role = {"role": "assistant"} if first else {}
@@ -78,8 +79,12 @@ class Heading:
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         raw = self.tokenizer.decode([token])
-        return {"token": self.tokenizer.text([token]), "logprob": _value(logprob), "bytes": list(raw),
-                "samebits": {"id": token, "bits": bits(logprob)}}  # fmt: skip
+        return {
+            "token": self.tokenizer.text([token]),
+            "logprob": _value(logprob),
+            "bytes": list(raw),
+            "samebits": {"id": token, "bits": bits(logprob)},
+        }
 
     def _top(self, each: Scored) -> dict[str, float | None] | None:
         """By name, as OpenAI has it; of tokens that have one name all but the likeliest go by their number."""
@@ -105,8 +110,12 @@ class Heading:
 def usage(prompts: Sequence[int], completion_tokens: int, cached: int) -> dict[str, Any]:
     """Each prompt counts once, however many answers it gets."""
     prompt = sum(prompts)
-    return {"prompt_tokens": prompt, "completion_tokens": completion_tokens, "total_tokens": prompt + completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached}}  # fmt: skip
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
 
 
 def _value(logprob: float) -> float | None:

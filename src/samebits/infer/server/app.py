@@ -54,8 +54,8 @@ class Service:
     access: Access = field(default_factory=Access)
 
     def __post_init__(self) -> None:
-        self.vocabulary = self.engine.model.config.vocabulary
-        self.stop = frozenset((*self.tokenizer.eos, *self.engine.model.config.eos))
+        self.vocabulary = self.engine.model.config.vocab_size
+        self.stop = frozenset((*self.tokenizer.eos, *self.engine.model.config.eos_token_id))
         self.intake = Intake(self.limits)
         self.loop = EngineLoop(self.engine)
         self.metrics = Metrics(lambda: self.loop.statistics)
@@ -99,19 +99,30 @@ class Service:
         for tokens in self._prompts(asked):
             most = self._most(asked, len(tokens))
             found += [
-                Request(prompt=tokens, max_tokens=most, sampling=sampling, stop=self.stop, number=number,
-                        score_prompt=asked.echo and asked.logprobs is not None, top_logprobs=asked.logprobs or 0)
+                Request(
+                    prompt=tokens,
+                    max_tokens=most,
+                    sampling=sampling,
+                    stop=self.stop,
+                    number=number,
+                    score_prompt=asked.echo and asked.logprobs is not None,
+                    top_logprobs=asked.logprobs or 0,
+                )
                 for number in range(asked.n)
-            ]  # fmt: skip
+            ]
         return found
 
     def _prompts(self, asked: Asked) -> list[tuple[int, ...]]:
         param, most = "messages" if asked.messages else "prompt", self.limits.prompt_tokens
         try:
-            prompts = [tuple(self.tokenizer.conversation(asked.messages, most=most))] if asked.messages else [
-                tuple(self.tokenizer.encode(each, most=most)) if isinstance(each, str) else each
-                for each in asked.prompts
-            ]  # fmt: skip
+            prompts = (
+                [tuple(self.tokenizer.conversation(asked.messages, most=most))]
+                if asked.messages
+                else [
+                    tuple(self.tokenizer.encode(each, most=most)) if isinstance(each, str) else each
+                    for each in asked.prompts
+                ]
+            )
         except TooLongError as error:
             raise RefusedError(400, str(error), param=param, code="context_length_exceeded") from None
         except ValueError as error:
@@ -193,10 +204,19 @@ async def _read(http: HttpRequest, body: Body, limits: Limits) -> None:
 
 async def _models(http: HttpRequest) -> Response:
     service: Service = http.app.state.service
-    about = {"chat": service.tokenizer.template is not None, "context": service.context,
-             "max_tokens": min(service.limits.max_tokens, service.context), "queue": service.limits.queue}  # fmt: skip
-    entry = {"id": service.name, "object": "model", "created": service.created, "owned_by": "samebits",
-             "samebits": about}  # fmt: skip
+    about = {
+        "chat": service.tokenizer.template is not None,
+        "context": service.context,
+        "max_tokens": min(service.limits.max_tokens, service.context),
+        "queue": service.limits.queue,
+    }
+    entry = {
+        "id": service.name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "samebits",
+        "samebits": about,
+    }
     return as_json({"object": "list", "data": [entry]})
 
 

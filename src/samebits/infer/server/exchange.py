@@ -80,8 +80,15 @@ class Choice:
 class Exchange:
     """An ASGI application for one request that was found to be within all limits."""
 
-    def __init__(self, asked: Asked, requests: list[Request], heading: Heading, loop: EngineLoop, metrics: Metrics,
-                 headers: dict[str, str]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        asked: Asked,
+        requests: list[Request],
+        heading: Heading,
+        loop: EngineLoop,
+        metrics: Metrics,
+        headers: dict[str, str],
+    ) -> None:
         self._asked, self._requests, self._heading, self._loop, self._metrics = asked, requests, heading, loop, metrics
         self._headers = headers
         self._choices = [Choice(n, request, asked, heading.tokenizer) for n, request in enumerate(requests)]

@@ -73,8 +73,15 @@ TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_erro
 class RefusedError(Exception):
     """A request that is not carried out: an HTTP status and one line that says why."""
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None,
-                 retry_after: int | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
         self.retry_after = retry_after

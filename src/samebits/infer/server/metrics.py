@@ -24,9 +24,11 @@ class Metrics:
         self.prompt_tokens = Counter("samebits_prompt_tokens", "Tokens of prompts.", registry=self.registry)
         self.completion_tokens = Counter("samebits_completion_tokens", "Tokens of answers.", registry=self.registry)
         self.first_token = Histogram(
-            "samebits_time_to_first_token_seconds", "From a request's last byte to its first token.",
-            buckets=BUCKETS, registry=self.registry,
-        )  # fmt: skip
+            "samebits_time_to_first_token_seconds",
+            "From a request's last byte to its first token.",
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
         self.registry.register(_EngineFigures(engine))
 
     def count(self, path: str, status: int) -> None:

@@ -23,11 +23,31 @@ COMPLETION_TOKENS: Final = 16
 ROLES: Final = ("system", "user", "assistant")
 # Settings that this engine has in one form only; they may be sent in that form.
 FIXED: Final[dict[str, tuple[Any, ...]]] = {
-    "presence_penalty": (0,), "frequency_penalty": (0,), "logit_bias": ({},), "suffix": ("",), "best_of": (1,),
-    "response_format": ({"type": "text"},), "store": (False,),
-}  # fmt: skip
-BOTH: Final = ("model", "temperature", "top_p", "top_k", "n", "seed", "stop", "stream", "stream_options", "max_tokens",
-               "logprobs", "user", "presence_penalty", "frequency_penalty", "logit_bias")  # fmt: skip
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "suffix": ("",),
+    "best_of": (1,),
+    "response_format": ({"type": "text"},),
+    "store": (False,),
+}
+BOTH: Final = (
+    "model",
+    "temperature",
+    "top_p",
+    "top_k",
+    "n",
+    "seed",
+    "stop",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "logprobs",
+    "user",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+)
 COMPLETION: Final = (*BOTH, "prompt", "echo", "suffix", "best_of")
 CHAT: Final = (*BOTH, "messages", "max_completion_tokens", "top_logprobs", "response_format", "store")
 _STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
@@ -95,9 +115,12 @@ def completion(values: dict[str, Any], limits: Limits) -> Asked:
     prompts = _prompts(values.get("prompt"))
     limits.check("choices", len(prompts) * (fields.whole("n", 1, limits.choices) or 1), "prompts times n", "n")
     return Asked(
-        prompts=prompts, logprobs=logprobs, echo=echo,
-        max_tokens=COMPLETION_TOKENS if max_tokens is None else max_tokens, **_both(fields, limits),
-    )  # fmt: skip
+        prompts=prompts,
+        logprobs=logprobs,
+        echo=echo,
+        max_tokens=COMPLETION_TOKENS if max_tokens is None else max_tokens,
+        **_both(fields, limits),
+    )
 
 
 def chat(values: dict[str, Any], limits: Limits) -> Asked:
@@ -116,9 +139,11 @@ def chat(values: dict[str, Any], limits: Limits) -> Asked:
             400, f"top_logprobs is {top}, logprobs is false; allowed: logprobs true", param="top_logprobs"
         )
     return Asked(
-        messages=_messages(values.get("messages"), limits), logprobs=(top or 0) if wanted else None,
-        max_tokens=older if given is None else given, **_both(fields, limits),
-    )  # fmt: skip
+        messages=_messages(values.get("messages"), limits),
+        logprobs=(top or 0) if wanted else None,
+        max_tokens=older if given is None else given,
+        **_both(fields, limits),
+    )
 
 
 class _Fields:
@@ -180,10 +205,16 @@ def _both(fields: _Fields, limits: Limits) -> dict[str, Any]:
         fields.refuse("top_p", "above 0, at most 1")
     fields.text("user", 256)
     return {
-        "model": model, "temperature": temperature, "top_p": top_p, "top_k": fields.whole("top_k", 0, 2**22) or 0,
-        "n": fields.whole("n", 1, limits.choices) or 1, "seed": fields.whole("seed", 0, MOST_SEED),
-        "stops": _stops(fields, limits), "stream": fields.flag("stream"), "include_usage": _usage(fields),
-    }  # fmt: skip
+        "model": model,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": fields.whole("top_k", 0, 2**22) or 0,
+        "n": fields.whole("n", 1, limits.choices) or 1,
+        "seed": fields.whole("seed", 0, MOST_SEED),
+        "stops": _stops(fields, limits),
+        "stream": fields.flag("stream"),
+        "include_usage": _usage(fields),
+    }
 
 
 def _usage(fields: _Fields) -> bool:

@@ -44,11 +44,17 @@ class Server(uvicorn.Server):
     def __init__(self, service: Service, grace: float, ready: Callable[[str], None]) -> None:
         super().__init__(
             uvicorn.Config(
-                application(service), http=protocol(service.limits), ws="none", lifespan="off", log_level="error",
-                access_log=False, server_header=False, timeout_graceful_shutdown=FLUSH_SECONDS,
+                application(service),
+                http=protocol(service.limits),
+                ws="none",
+                lifespan="off",
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=FLUSH_SECONDS,
                 limit_concurrency=service.limits.connections + 1,
             )
-        )  # fmt: skip
+        )
         self._service, self._grace, self._ready = service, grace, ready
         self._ending: asyncio.Task[None] | None = None
 

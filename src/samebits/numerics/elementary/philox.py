@@ -45,13 +45,6 @@ def philox_uint32_native(
     _check(seed, stream, count)
     words = np.empty(count, np.uint32)
     native.call(
-        "philox",
-        "Qupq",
-        seed,
-        stream,
-        words.ctypes.data,
-        count,
-        threads=threads,
-        instruction_set=instruction_set,
+        "philox", "Qupq", seed, stream, words.ctypes.data, count, threads=threads, instruction_set=instruction_set
     )
     return words

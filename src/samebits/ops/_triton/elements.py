@@ -67,6 +67,12 @@ def run_elements(kernel: Any, tensors: Sequence[Tensor], **constants: Any) -> No
     aligned = size % 8 == 0 and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
     with on_device(tensors[0]):
         run(
-            kernel, triton.cdiv(size, launch.block), (*tensors, size), warps=launch.warps, stages=1,
-            **constants, BLOCK=launch.block, ALIGNED=aligned,
-        )  # fmt: skip
+            kernel,
+            triton.cdiv(size, launch.block),
+            (*tensors, size),
+            warps=launch.warps,
+            stages=1,
+            **constants,
+            BLOCK=launch.block,
+            ALIGNED=aligned,
+        )

@@ -49,9 +49,18 @@ def run(kernel: Any, programs: int, arguments: tuple[Any, ...], *, warps: int, s
         return
     stream = torch._C._cuda_getCurrentRawStream(device)
     compiled.run(
-        programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
-        *arguments, *constants.values(),
-    )  # fmt: skip
+        programs,
+        1,
+        1,
+        stream,
+        compiled.function,
+        compiled.packed_metadata,
+        None,
+        None,
+        None,
+        *arguments,
+        *constants.values(),
+    )
 
 
 def _fields(described: Described) -> dict[str, Any]:

@@ -25,10 +25,20 @@ __all__ = ["AdamW", "adamw_"]
 
 @checked
 def adamw_(
-    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, step: int, lr: float, beta1: float = 0.9,
-    beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.01, master: Tensor | None = None,
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    *,
+    step: int,
+    lr: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    master: Tensor | None = None,
     backend: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Step number `step` (from 1) of decoupled Adam, in place; returns param.
 
     The moments are float32, the gradient has the parameter's dtype or float32. With `master` (float32) that is the
@@ -41,9 +51,19 @@ def adamw_(
     if not torch.compiler.is_compiling():
         check_memory({"param": param, "grad": grad, **states})
     torch.ops.samebits.adamw_(
-        [param.detach()], [grad.detach()], [exp_avg], [exp_avg_sq], [] if master is None else [master], step,
-        float(lr), float(beta1), float(beta2), float(eps), float(weight_decay), backend,
-    )  # fmt: skip
+        [param.detach()],
+        [grad.detach()],
+        [exp_avg],
+        [exp_avg_sq],
+        [] if master is None else [master],
+        step,
+        float(lr),
+        float(beta1),
+        float(beta2),
+        float(eps),
+        float(weight_decay),
+        backend,
+    )
     return param
 
 
@@ -51,10 +71,19 @@ _kernel = partial(kernel_module, __name__, "adamw_")
 
 
 def _update(
-    params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
-    masters: Sequence[Tensor], step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    exp_avgs: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    masters: Sequence[Tensor],
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
     backend: str,
-) -> None:  # fmt: skip
+) -> None:
     kept = [index for index, param in enumerate(params) if param.numel()]
     if not kept:
         return
@@ -77,15 +106,25 @@ def _update(
 
 
 def _update_fake(
-    params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
-    masters: Sequence[Tensor], step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    exp_avgs: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    masters: Sequence[Tensor],
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
     backend: str,
-) -> None:  # fmt: skip
+) -> None:
     return None
 
 
 register(
     "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, Tensor(d!)[] masters,"
     " int step, float lr, float beta1, float beta2, float eps, float weight_decay, str backend) -> ()",
-    run=_update, fake=_update_fake,
-)  # fmt: skip
+    run=_update,
+    fake=_update_fake,
+)

@@ -33,8 +33,11 @@ def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Argument
 
     # A second moment is a mean of squares; the root of its size is that of the gradients.
     return {
-        "param": drawn(0).to(dtype), "grad": drawn(1).to(dtype), "exp_avg": drawn(2), "exp_avg_sq": drawn(3).square(),
-    }  # fmt: skip
+        "param": drawn(0).to(dtype),
+        "grad": drawn(1).to(dtype),
+        "exp_avg": drawn(2),
+        "exp_avg_sq": drawn(3).square(),
+    }
 
 
 def _exact(arguments: Arguments, _: Tensor, __: Callable[[int], float]) -> Mapping[str, Bounded]:
@@ -57,9 +60,11 @@ def _exact(arguments: Arguments, _: Tensor, __: Callable[[int], float]) -> Mappi
     allowed = [
         allowed_error(value, error, 1.0, 1, 0, kind)
         for value, error, kind in (
-            (updated, of_updated, dtype), (first, of_first, torch.float32), (second, of_second, torch.float32)
+            (updated, of_updated, dtype),
+            (first, of_first, torch.float32),
+            (second, of_second, torch.float32),
         )
-    ]  # fmt: skip
+    ]
     return {"output": Bounded(exact=exact, allowed=torch.cat(allowed, -1))}
 
 
@@ -74,7 +79,13 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
 
 DOORS = {
     "adamw": Door(
-        name="adamw", row_arguments=("param", "grad", "exp_avg", "exp_avg_sq"), shared_arguments=(), shape_axes="MH",
-        make=_make, exact=_exact, launches=launches, differentiable=False,
-    ),
-}  # fmt: skip
+        name="adamw",
+        row_arguments=("param", "grad", "exp_avg", "exp_avg_sq"),
+        shared_arguments=(),
+        shape_axes="MH",
+        make=_make,
+        exact=_exact,
+        launches=launches,
+        differentiable=False,
+    )
+}

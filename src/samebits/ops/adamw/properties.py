@@ -104,8 +104,11 @@ def hundred_steps(call: Call, tolerance: Tolerance) -> str:
         updated = _parts(call.again({"step": step}, grad=grad, **found))
         found = {"param": updated[0], "exp_avg": updated[1], "exp_avg_sq": updated[2]}
         g = grad.double()
-        m, v, size = (BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g * g,
-                      BETA1 * size + (1 - BETA1) * g.abs())  # fmt: skip
+        m, v, size = (
+            BETA1 * m + (1 - BETA1) * g,
+            BETA2 * v + (1 - BETA2) * g * g,
+            BETA1 * size + (1 - BETA1) * g.abs(),
+        )
         d = (v / (1 - BETA2**step)).sqrt() + EPSILON
         correction = 1 - BETA1**step
         p = p * (1 - RATE * DECAY) - RATE * m / correction / d

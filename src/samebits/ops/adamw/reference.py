@@ -66,9 +66,13 @@ def power(base: float, exponent: int) -> float:
 
 
 def update(
-    params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
-    masters: Sequence[Tensor], numbers: Numbers,
-) -> None:  # fmt: skip
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    exp_avgs: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    masters: Sequence[Tensor],
+    numbers: Numbers,
+) -> None:
     """One step of every tensor, in place."""
     for index, (param, grad, exp_avg, exp_avg_sq) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
         weight = masters[index] if masters else param

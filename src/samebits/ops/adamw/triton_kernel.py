@@ -28,16 +28,27 @@ def pointers_of(ptr, offsets, ALIGNED: tl.constexpr):
 
 
 @triton.jit(
-    do_not_specialize=[
-        "N", "decay", "minus_step_size", "root", "beta1", "rest1", "beta2", "rest2", "eps"
-    ],
+    do_not_specialize=["N", "decay", "minus_step_size", "root", "beta1", "rest1", "beta2", "rest2", "eps"],
     do_not_specialize_on_alignment=["param_ptr", "grad_ptr", "exp_avg_ptr", "exp_avg_sq_ptr", "master_ptr"],
-)  # fmt: skip
+)
 def adamw_step(
-    param_ptr, grad_ptr, exp_avg_ptr, exp_avg_sq_ptr, master_ptr, N: tl.int64, decay: tl.float32,
-    minus_step_size: tl.float32, root: tl.float32, beta1: tl.float32, rest1: tl.float32, beta2: tl.float32,
-    rest2: tl.float32, eps: tl.float32, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
-):  # fmt: skip
+    param_ptr,
+    grad_ptr,
+    exp_avg_ptr,
+    exp_avg_sq_ptr,
+    master_ptr,
+    N: tl.int64,
+    decay: tl.float32,
+    minus_step_size: tl.float32,
+    root: tl.float32,
+    beta1: tl.float32,
+    rest1: tl.float32,
+    beta2: tl.float32,
+    rest2: tl.float32,
+    eps: tl.float32,
+    BLOCK: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
     """p = fma(-step_size, m / fma(sqrt(v), root, eps), p * decay), the moments updated before."""
     # A multiple of 8 in a form that the compiler can see.
     length = N // 8 * 8 if ALIGNED else N
@@ -60,9 +71,15 @@ def adamw_step(
 
 
 def update(
-    params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
-    masters: Sequence[Tensor], numbers: Numbers, *, launch: RowLaunch | None = None,
-) -> None:  # fmt: skip
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    exp_avgs: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    masters: Sequence[Tensor],
+    numbers: Numbers,
+    *,
+    launch: RowLaunch | None = None,
+) -> None:
     """One step of every tensor, in place, one launch each."""
     launch = launch or forced_launch() or LAUNCH
     with on_device(params[0]):
@@ -71,6 +88,11 @@ def update(
             flat = [tensor.view(-1) for tensor in (param, grads[index], exp_avgs[index], exp_avg_sqs[index])]
             size = param.numel()
             run(
-                adamw_step, triton.cdiv(size, launch.columns), (*flat, master, size, *numbers.values),
-                warps=launch.warps, stages=launch.stages, BLOCK=launch.columns, ALIGNED=aligned(*flat, master),
-            )  # fmt: skip
+                adamw_step,
+                triton.cdiv(size, launch.columns),
+                (*flat, master, size, *numbers.values),
+                warps=launch.warps,
+                stages=launch.stages,
+                BLOCK=launch.columns,
+                ALIGNED=aligned(*flat, master),
+            )

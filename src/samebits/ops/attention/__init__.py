@@ -33,11 +33,22 @@ LN_2 = 0.6931471805599453
 
 
 def attention(
-    q: Tensor, k: Tensor | None, v: Tensor | None, *, causal: bool = True, scale: float | None = None,
-    window: int | None = None, softcap: float | None = None, cu_seqlens: Numbers | None = None,
-    cu_seqlens_k: Numbers | None = None, lengths: Numbers | None = None, padding: str | None = None,
-    cache: Cache | None = None, return_lse: bool = False, backend: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    cu_seqlens: Numbers | None = None,
+    cu_seqlens_k: Numbers | None = None,
+    lengths: Numbers | None = None,
+    padding: str | None = None,
+    cache: Cache | None = None,
+    return_lse: bool = False,
+    backend: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale q k) v over the keys that each query sees. q is (B, S, H, D), or packed (T, H, D) with cu_seqlens.
 
     k and v (.., Hk, D) may be longer than q: the queries are the last positions. H is a multiple of Hk. A query sees
@@ -62,9 +73,24 @@ def attention(
         keys = _keys(q, k, queries, cu_seqlens, cu_seqlens_k, lengths, padding)
         k_THD, v_THD, pages, page_size = flat(k), flat(v), None, 0
     out_THD, lse2_TH = call(
-        "attention", flat(q), k_THD, v_THD, queries.start, queries.length, keys.start, keys.length, pages, page_size,
-        queries.longest, keys.longest, rule.causal, rule.window, rule.scale, rule.softcap, backend,
-    )  # fmt: skip
+        "attention",
+        flat(q),
+        k_THD,
+        v_THD,
+        queries.start,
+        queries.length,
+        keys.start,
+        keys.length,
+        pages,
+        page_size,
+        queries.longest,
+        keys.longest,
+        rule.causal,
+        rule.window,
+        rule.scale,
+        rule.softcap,
+        backend,
+    )
     out = out_THD.reshape(q.shape)
     if not return_lse:
         return out  # type: ignore[no-any-return]
@@ -115,9 +141,14 @@ def _queries(q: Tensor, cu_seqlens: Numbers | None, lengths: Numbers | None, pad
 
 
 def _keys(
-    q: Tensor, k: Tensor, queries: Spread, cu_seqlens: Numbers | None, cu_seqlens_k: Numbers | None,
-    lengths: Numbers | None, padding: str | None,
-) -> Spread:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    queries: Spread,
+    cu_seqlens: Numbers | None,
+    cu_seqlens_k: Numbers | None,
+    lengths: Numbers | None,
+    padding: str | None,
+) -> Spread:
     if cu_seqlens_k is not None:
         if cu_seqlens is None:
             raise ValueError(
@@ -171,18 +202,37 @@ def _lse_dtype(q: Tensor) -> torch.dtype:
 
 
 def _forward(
-    q: Tensor, k: Tensor, v: Tensor, q_start: Tensor, q_length: Tensor, k_start: Tensor, k_length: Tensor,
-    pages: Tensor | None, page_size: int, longest_query: int, longest_key: int, causal: bool, window: int,
-    scale: float, softcap: float, backend: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_start: Tensor,
+    q_length: Tensor,
+    k_start: Tensor,
+    k_length: Tensor,
+    pages: Tensor | None,
+    page_size: int,
+    longest_query: int,
+    longest_key: int,
+    causal: bool,
+    window: int,
+    scale: float,
+    softcap: float,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
     if q.numel() == 0 or k.numel() == 0 or q_start.shape[0] == 0:
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device), q.new_full(
             q.shape[:2], math.inf, dtype=_lse_dtype(q)
         )
     sequences = Sequences(
-        q_start=q_start, q_length=q_length, k_start=k_start, k_length=k_length, pages=pages, page_size=page_size,
-        longest_query=longest_query, longest_key=longest_key,
-    )  # fmt: skip
+        q_start=q_start,
+        q_length=q_length,
+        k_start=k_start,
+        k_length=k_length,
+        pages=pages,
+        page_size=page_size,
+        longest_query=longest_query,
+        longest_key=longest_key,
+    )
     rule = Rule(causal=causal, window=window, scale=scale, softcap=softcap)
     out, lse2 = _kernel(backend, q.device).forward(q, k, v, sequences, rule)
     return out, lse2
@@ -193,17 +243,35 @@ def _forward_fake(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 
 def _gradients(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse2: Tensor, q_start: Tensor, q_length: Tensor,
-    k_start: Tensor, k_length: Tensor, longest_query: int, longest_key: int, causal: bool, window: int, scale: float,
-    softcap: float, backend: str,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse2: Tensor,
+    q_start: Tensor,
+    q_length: Tensor,
+    k_start: Tensor,
+    k_length: Tensor,
+    longest_query: int,
+    longest_key: int,
+    causal: bool,
+    window: int,
+    scale: float,
+    softcap: float,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
     if q.numel() == 0 or k.numel() == 0 or q_start.shape[0] == 0:
         dq, dk, dv = (torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
         return dq, dk, dv
     sequences = Sequences(
-        q_start=q_start, q_length=q_length, k_start=k_start, k_length=k_length, longest_query=longest_query,
+        q_start=q_start,
+        q_length=q_length,
+        k_start=k_start,
+        k_length=k_length,
+        longest_query=longest_query,
         longest_key=longest_key,
-    )  # fmt: skip
+    )
     rule = Rule(causal=causal, window=window, scale=scale, softcap=softcap)
     dout = dout if dout.stride(-1) == 1 else dout.contiguous()
     kernel = _kernel(backend, q.device)
@@ -234,10 +302,14 @@ _TABLES = "Tensor q_start, Tensor q_length, Tensor k_start, Tensor k_length"
 _RULE = "SymInt longest_query, SymInt longest_key, bool causal, int window, float scale, float softcap, str backend"
 register(
     f"attention(Tensor q, Tensor k, Tensor v, {_TABLES}, Tensor? pages, int page_size, {_RULE}) -> (Tensor, Tensor)",
-    run=_forward, fake=_forward_fake, setup_context=_setup_context, backward=_backward,
-)  # fmt: skip
+    run=_forward,
+    fake=_forward_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)
 register(
     f"attention_gradients(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse2, {_TABLES}, {_RULE})"
     " -> (Tensor, Tensor, Tensor)",
-    run=_gradients, fake=_gradients_fake,
-)  # fmt: skip
+    run=_gradients,
+    fake=_gradients_fake,
+)

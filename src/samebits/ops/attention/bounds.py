@@ -121,8 +121,14 @@ def exact(options: Options, arguments: Arguments, dy: Tensor, error: Callable[[i
     p_error = (p_error + p * storage.relative) * (1 + storage.relative) + seen * storage.absolute
     scale, rows = q.shape[-1] ** -0.5, q.shape[1] * group
 
-    def gradient(sums: Callable[[Tensor, Tensor], Tensor], pairs: Tensor, pairs_error: Tensor, values: Tensor,
-                 terms: int, factor: float) -> Bounded:  # fmt: skip
+    def gradient(
+        sums: Callable[[Tensor, Tensor], Tensor],
+        pairs: Tensor,
+        pairs_error: Tensor,
+        values: Tensor,
+        terms: int,
+        factor: float,
+    ) -> Bounded:
         size = sums(pairs.abs() + pairs_error, values.abs()) * factor
         off = sums(pairs_error, values.abs()) * factor + error(terms) * size
         return _bounded(sums(pairs, values) * factor, off, size, terms, dy.dtype)

@@ -51,8 +51,15 @@ class Cache(ABC):
     def v_flat(self) -> Tensor:
         return flat(self.v)
 
-    def append(self, k: Tensor, v: Tensor, *, cu_seqlens: Tensor | Sequence[int] | None = None,
-               lengths: Tensor | Sequence[int] | None = None, padding: str | None = None) -> None:  # fmt: skip
+    def append(
+        self,
+        k: Tensor,
+        v: Tensor,
+        *,
+        cu_seqlens: Tensor | Sequence[int] | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
+        padding: str | None = None,
+    ) -> None:
         """Add new keys and values at the end of every sequence: (B, S, Hk, D), or packed (T, Hk, D) with cu_seqlens."""
         if k.shape != v.shape:
             raise ValueError(f"attention: k has shape {tuple(k.shape)}, v has {tuple(v.shape)}; they must agree")
@@ -142,8 +149,16 @@ class DenseCache(Cache):
         self._check()
 
     @classmethod
-    def empty(cls, batch: int, capacity: int, key_heads: int, head: int, *, dtype: torch.dtype = torch.float32,
-              device: torch.device | str = "cpu") -> DenseCache:  # fmt: skip
+    def empty(
+        cls,
+        batch: int,
+        capacity: int,
+        key_heads: int,
+        head: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> DenseCache:
         """Room for `capacity` keys of each of `batch` sequences, none of them held yet."""
         k, v = (torch.zeros(batch, capacity, key_heads, head, dtype=dtype, device=device) for _ in range(2))
         return cls(k, v)
@@ -178,8 +193,17 @@ class PagedCache(Cache):
         self._pages = torch.tensor(rows, dtype=torch.int32).reshape(len(rows), max(longest, 1)).to(k.device)
 
     @classmethod
-    def empty(cls, tables: Sequence[Sequence[int]], key_heads: int, head: int, *, pages: int, page_size: int = 64,
-              dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> PagedCache:  # fmt: skip
+    def empty(
+        cls,
+        tables: Sequence[Sequence[int]],
+        key_heads: int,
+        head: int,
+        *,
+        pages: int,
+        page_size: int = 64,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> PagedCache:
         """Storage of `pages` pages, and sequences that will use those their tables name."""
         k, v = (torch.zeros(pages, page_size, key_heads, head, dtype=dtype, device=device) for _ in range(2))
         return cls(k, v, tables)

@@ -46,8 +46,9 @@ def held_bytes(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     count = -(-tokens // PAGE_MULTIPLE)
     tables = [[n * count + page for page in range(count)] for n in range(batch)]
     dense = DenseCache.empty(batch, tokens, key_heads, head, dtype=k.dtype, device=k.device)
-    paged = PagedCache.empty(tables, key_heads, head, pages=batch * count, page_size=PAGE_MULTIPLE, dtype=k.dtype,
-                             device=k.device)  # fmt: skip
+    paged = PagedCache.empty(
+        tables, key_heads, head, pages=batch * count, page_size=PAGE_MULTIPLE, dtype=k.dtype, device=k.device
+    )
     for cache in (dense, paged):
         cache.append(k, v)
     return torch.tensor([dense.bytes, paged.bytes])
@@ -174,8 +175,9 @@ def _shared(
         [n, *(batch + (copy * batch + n) * own + i for i in range(own))] for copy in range(2) for n in range(batch)
     ]
     pages = batch + 2 * batch * own
-    writer = PagedCache.empty([[n] for n in range(batch)], key_heads, head, pages=pages, page_size=size, dtype=k.dtype,
-                              device=k.device)  # fmt: skip
+    writer = PagedCache.empty(
+        [[n] for n in range(batch)], key_heads, head, pages=pages, page_size=size, dtype=k.dtype, device=k.device
+    )
     writer.append(k[:, :size], arguments["v"][:, :size])
     reader = PagedCache(writer.k, writer.v, tables, [size] * len(tables))
     twice = {name: torch.cat([value, value]) for name, value in arguments.items()}
@@ -201,9 +203,10 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
         backward = [BackwardLaunch(queries=32, keys=16, described=False, stages=1)]
     else:
         forward = [
-            Launch(tile=16, packed=True, stages=2), Launch(tile=64, described=False, stages=1),
+            Launch(tile=16, packed=True, stages=2),
+            Launch(tile=64, described=False, stages=1),
             Launch(tile=128, warps=8, stages=1),
-        ]  # fmt: skip
+        ]
         backward = [
             BackwardLaunch(queries=16, keys=16, described=False, stages=1),
             BackwardLaunch(queries=32, keys=64, warps=8, stages=1),
@@ -218,9 +221,15 @@ def _exact_bytes(arguments: Arguments, dy: Tensor, error: Callable[[int], float]
 
 def _door(name: str, forms: Mapping[str, Callable[..., Iterator[tuple[str, Results]]]], options: Options) -> Door:
     return Door(
-        name=name, row_arguments=("q", "k", "v"), shared_arguments=(), shape_axes="BSHKD", make=_make,
-        exact=partial(exact, options), launches=launches, forms=forms,
-    )  # fmt: skip
+        name=name,
+        row_arguments=("q", "k", "v"),
+        shared_arguments=(),
+        shape_axes="BSHKD",
+        make=_make,
+        exact=partial(exact, options),
+        launches=launches,
+        forms=forms,
+    )
 
 
 _FORMS = {"padding": _padding, "chunk": _chunk, "cache": _cache}
@@ -230,7 +239,13 @@ DOORS = {
     "windowed": _door("windowed", _FORMS, WINDOWED),
     "capped": _door("capped", _FORMS, CAPPED),
     "held_bytes": Door(
-        name="held_bytes", row_arguments=("q", "k", "v"), shared_arguments=(), shape_axes="BSHKD", make=_make,
-        exact=_exact_bytes, launches=launches, differentiable=False,
+        name="held_bytes",
+        row_arguments=("q", "k", "v"),
+        shared_arguments=(),
+        shape_axes="BSHKD",
+        make=_make,
+        exact=_exact_bytes,
+        launches=launches,
+        differentiable=False,
     ),
-}  # fmt: skip
+}

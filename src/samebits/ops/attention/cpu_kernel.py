@@ -51,13 +51,21 @@ def forward(q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, sequences: Sequences, r
 
 
 def backward(
-    dout_THD: Tensor, q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, out_THD: Tensor, lse2_TH: Tensor,
-    sequences: Sequences, rule: Rule,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dout_THD: Tensor,
+    q_THD: Tensor,
+    k_THD: Tensor,
+    v_THD: Tensor,
+    out_THD: Tensor,
+    lse2_TH: Tensor,
+    sequences: Sequences,
+    rule: Rule,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv)."""
     dq_THD, dk_THD, dv_THD = (
-        _fresh(q_THD, sequences.q_length), _fresh(k_THD, sequences.k_length), _fresh(v_THD, sequences.k_length)
-    )  # fmt: skip
+        _fresh(q_THD, sequences.q_length),
+        _fresh(k_THD, sequences.k_length),
+        _fresh(v_THD, sequences.k_length),
+    )
     description = _Description(sequences, rule, q_THD, k_THD, v_THD, dout_THD)
     tensors = (dout_THD, q_THD, k_THD, v_THD, out_THD, lse2_TH, torch.empty_like(lse2_TH), dq_THD, dk_THD, dv_THD)
     run("attention_backward", "p" * 13, *description.arrays, *map(pointer, tensors))

@@ -91,8 +91,12 @@ def every_visible_key_once(block: int | None, causal: bool, windowed: bool) -> C
         return z.all_of(ordered, met, before, z.implies((full_start <= within) & (within < full_end), sees))
 
     size = "any number of" if block is None else block
-    return Claim(name=f"every visible key once, blocks of {size} keys, {_named(causal, windowed)}", state=state,
-                 fault="the last key left out", truncating=True)  # fmt: skip
+    return Claim(
+        name=f"every visible key once, blocks of {size} keys, {_named(causal, windowed)}",
+        state=state,
+        fault="the last key left out",
+        truncating=True,
+    )
 
 
 def every_visible_query_once(causal: bool, windowed: bool) -> Claim:
@@ -119,8 +123,12 @@ def every_visible_query_once(causal: bool, windowed: bool) -> Claim:
         met = z.implies(sees, (start <= within) & (within < end))
         return z.all_of(ordered, met, z.implies((full_start <= within) & (within < full_end), sees))
 
-    return Claim(name=f"every visible query once, {_named(causal, windowed)}", state=state,
-                 fault="the last query left out", truncating=True)  # fmt: skip
+    return Claim(
+        name=f"every visible query once, {_named(causal, windowed)}",
+        state=state,
+        fault="the last query left out",
+        truncating=True,
+    )
 
 
 def blocks_at_logical_positions() -> Claim:
@@ -139,8 +147,12 @@ def blocks_at_logical_positions() -> Claim:
         (block, place), (other_block, other_place) = places
         return (block == other_block) & (place == other_place) & (place == key % BLOCK_KEYS)
 
-    return Claim(name="blocks at logical positions", state=state, fault="blocks counted from the first visible key",
-                 truncating=True)  # fmt: skip
+    return Claim(
+        name="blocks at logical positions",
+        state=state,
+        fault="blocks counted from the first visible key",
+        truncating=True,
+    )
 
 
 def every_row_has_one_tile() -> Claim:
@@ -184,8 +196,9 @@ def programs_cover() -> Claim:
         found = (tiles - 1 - program % tiles == tile) & (program // tiles // lines == sequence)
         return found & (program // tiles % lines == line) & (program >= 0) & (program < sequences * lines * tiles)
 
-    return Claim(name="programs cover sequences, lines and tiles", state=state, fault="tiles counted from one",
-                 truncating=True)  # fmt: skip
+    return Claim(
+        name="programs cover sequences, lines and tiles", state=state, fault="tiles counted from one", truncating=True
+    )
 
 
 def heads_in_range() -> Claim:
@@ -300,9 +313,14 @@ def visible_pairs() -> Proof:
 def places() -> Proof:
     """triton_kernel.py: attention_forward, walk; triton_blocks.py: key_rows; cache.py: PagedCache."""
     claims = [
-        blocks_at_logical_positions(), every_row_has_one_tile(), programs_cover(), heads_in_range(), pages_in_bounds(),
-        numbers_fit(), fold_of_lanes(BLOCK_KEYS),
-    ]  # fmt: skip
+        blocks_at_logical_positions(),
+        every_row_has_one_tile(),
+        programs_cover(),
+        heads_in_range(),
+        pages_in_bounds(),
+        numbers_fit(),
+        fold_of_lanes(BLOCK_KEYS),
+    ]
     return prove(claims, bound="all lengths < 2^30, all numbers of heads, sequences, pages and rows of a tile")
 
 

@@ -76,18 +76,31 @@ def _own(*identifiers: str) -> dict[str, Judge]:
 def _proof(door: str, judges: Mapping[str, Judge], twins: Mapping[str, Sequence[str]], share: int) -> Proof:
     part = "" if share == 1 else f", the first of {share} parts"
     return enumerated(
-        CONTRACT, DOORS[door], partial(_both, share), judges, twins, expected=_count(share),
+        CONTRACT,
+        DOORS[door],
+        partial(_both, share),
+        judges,
+        twins,
+        expected=_count(share),
         bound=f"S = 2 over 8 numbers (8^6) and S = 3 over 4 (4^9), one number a head, float32{part}",
-    )  # fmt: skip
+    )
 
 
 def every_short_sequence(share: int = 1) -> Proof:
     """Weights, ranges, causality, rows without a key, slots past the length, accuracy."""
     judges = _own("AT-OB1", "AT-OB2", "AT-OB3", "AT-OB5", "AT-OB6", "AT-OB10", "AT-OB16")
     judges["AT-OB4"] = judges["AT-OB108"] = partial(within_its_bound, DOORS["attention"])
-    twins = {"AT-OB1": ["AT-MU4"], "AT-OB2": ["AT-MU2"], "AT-OB3": ["AT-MU4"], "AT-OB5": ["AT-MU2"],
-             "AT-OB6": ["AT-MU4"], "AT-OB10": ["AT-MU7"], "AT-OB16": ["AT-MU18"], "AT-OB4": ["AT-MU1", "AT-MU6"],
-             "AT-OB108": ["AT-MU108"]}  # fmt: skip
+    twins = {
+        "AT-OB1": ["AT-MU4"],
+        "AT-OB2": ["AT-MU2"],
+        "AT-OB3": ["AT-MU4"],
+        "AT-OB5": ["AT-MU2"],
+        "AT-OB6": ["AT-MU4"],
+        "AT-OB10": ["AT-MU7"],
+        "AT-OB16": ["AT-MU18"],
+        "AT-OB4": ["AT-MU1", "AT-MU6"],
+        "AT-OB108": ["AT-MU108"],
+    }
     return _proof("attention", judges, twins, share)
 
 
@@ -156,11 +169,21 @@ def _form(door: str, promise: str, call: Call) -> str:
 def every_form(share: int = 1) -> Proof:
     """Other batches, padding, packing, chunks, caches, launches, again: the same bits."""
     judges: dict[str, Judge] = {
-        "AT-OB8": _in_other_batches, "AT-OB101": _again, "AT-OB103": _padded, "AT-OB7": _launched,
-        "AT-OB104": partial(_form, "attention", "chunk"), "AT-OB105": partial(_form, "attention", "cache"),
-    }  # fmt: skip
-    twins = {"AT-OB8": ["AT-MU102"], "AT-OB101": ["AT-MU101"], "AT-OB103": ["AT-MU104"], "AT-OB7": ["AT-MU107"],
-             "AT-OB104": ["AT-MU105"], "AT-OB105": ["AT-MU13", "AT-MU14", "AT-MU15"]}  # fmt: skip
+        "AT-OB8": _in_other_batches,
+        "AT-OB101": _again,
+        "AT-OB103": _padded,
+        "AT-OB7": _launched,
+        "AT-OB104": partial(_form, "attention", "chunk"),
+        "AT-OB105": partial(_form, "attention", "cache"),
+    }
+    twins = {
+        "AT-OB8": ["AT-MU102"],
+        "AT-OB101": ["AT-MU101"],
+        "AT-OB103": ["AT-MU104"],
+        "AT-OB7": ["AT-MU107"],
+        "AT-OB104": ["AT-MU105"],
+        "AT-OB105": ["AT-MU13", "AT-MU14", "AT-MU15"],
+    }
     return _proof("attention", judges, twins, share)
 
 
@@ -173,8 +196,9 @@ def every_full_sequence(share: int = 1) -> Proof:
 def every_capped_sequence(share: int = 1) -> Proof:
     """Scores bent: accuracy and caches."""
     judges: dict[str, Judge] = {
-        "AT-OB114": partial(within_its_bound, DOORS["capped"]), "AT-OB115": partial(_form, "capped", "cache"),
-    }  # fmt: skip
+        "AT-OB114": partial(within_its_bound, DOORS["capped"]),
+        "AT-OB115": partial(_form, "capped", "cache"),
+    }
     return _proof("capped", judges, {"AT-OB114": ["AT-MU115"], "AT-OB115": ["AT-MU116"]}, share)
 
 
@@ -192,13 +216,18 @@ def every_place_in_a_window(tokens: int = WINDOWED.window + 5) -> Proof:
             yield Chunk(arguments=arguments, format="float32", members=len(q))
 
     judges: dict[str, Judge] = {
-        "AT-OB112": partial(within_its_bound, DOORS["windowed"]), "AT-OB113": partial(_form, "windowed", "chunk"),
-    }  # fmt: skip
+        "AT-OB112": partial(within_its_bound, DOORS["windowed"]),
+        "AT-OB113": partial(_form, "windowed", "chunk"),
+    }
     return enumerated(
-        CONTRACT, DOORS["windowed"], chunks, judges, {"AT-OB112": ["AT-MU113"], "AT-OB113": ["AT-MU114"]},
+        CONTRACT,
+        DOORS["windowed"],
+        chunks,
+        judges,
+        {"AT-OB112": ["AT-MU113"], "AT-OB113": ["AT-MU114"]},
         expected=len(FOUR) * tokens**2,
         bound=f"S = {tokens}, window {WINDOWED.window}, {len(FOUR)} numbers at each of {tokens}^2 pairs of places",
-    )  # fmt: skip
+    )
 
 
 def every_sharing_of_heads() -> Proof:
@@ -213,15 +242,19 @@ def every_sharing_of_heads() -> Proof:
 
     twins = {"AT-OB11": ["AT-MU9", "AT-MU10", "AT-MU11"], "AT-OB12": ["AT-MU10"], "AT-OB13": ["AT-MU12"]}
     return enumerated(
-        CONTRACT, DOORS["attention"], chunks, _own("AT-OB11", "AT-OB12", "AT-OB13"), twins, expected=2**12,
+        CONTRACT,
+        DOORS["attention"],
+        chunks,
+        _own("AT-OB11", "AT-OB12", "AT-OB13"),
+        twins,
+        expected=2**12,
         bound="S = 2, H = 4, K = 2, two numbers in each of 12 places, float32",
-    )  # fmt: skip
+    )
 
 
 def _shapes(tokens: int) -> Iterator[Chunk]:
     for format, (batch, length, key_heads, head) in itertools.product(
-        ("float32", "bfloat16", "float16"),
-        itertools.product((1, 2), range(1, tokens + 1), (1, 2, 3), (8, 16, 64)),
+        ("float32", "bfloat16", "float16"), itertools.product((1, 2), range(1, tokens + 1), (1, 2, 3), (8, 16, 64))
     ):
         arguments: Arguments = {
             name: torch.ones(batch, length, heads, head, dtype=getattr(torch, format))
@@ -233,9 +266,14 @@ def _shapes(tokens: int) -> Iterator[Chunk]:
 def _over_shapes(door: str, identifier: str, mutant: str, tokens: int) -> Proof:
     sizes = (3, 2, tokens, 3, 3)
     return enumerated(
-        CONTRACT, DOORS[door], partial(_shapes, tokens), _own(identifier), {identifier: [mutant]},
-        expected=math.prod(sizes), bound=f"1 or 2 sequences of 1 to {tokens} tokens, 1 to 3 key heads of 8, 16 or 64",
-    )  # fmt: skip
+        CONTRACT,
+        DOORS[door],
+        partial(_shapes, tokens),
+        _own(identifier),
+        {identifier: [mutant]},
+        expected=math.prod(sizes),
+        bound=f"1 or 2 sequences of 1 to {tokens} tokens, 1 to 3 key heads of 8, 16 or 64",
+    )
 
 
 def every_refusal(tokens: int = 20) -> Proof:
@@ -261,10 +299,13 @@ def _lengths(longest: int) -> Iterator[Chunk]:
 def every_length_on_both(longest: int = 160) -> Proof:
     """The promise `device`: float32 on the CPU and on a GPU."""
     return same_on_both(
-        CONTRACT, DOORS["attention"], "AT-OB109", partial(_lengths, longest),
+        CONTRACT,
+        DOORS["attention"],
+        "AT-OB109",
+        partial(_lengths, longest),
         expected=len(FOUR) ** 9 + longest,
         bound=f"S = 3 over 4 numbers (4^9), and a sequence of each length up to {longest}, forward and backward",
-    )  # fmt: skip
+    )
 
 
 every_short_sequence_by_triton = by_triton(every_short_sequence)

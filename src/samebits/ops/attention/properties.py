@@ -179,9 +179,14 @@ def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:
         "another batch of keys": call.refusal(k=torch.cat([k, k]), v=torch.cat([v, v])),
     }
     wrong_options = (
-        {"window": 0}, {"scale": 0.0}, {"scale": float("inf")}, {"softcap": -1.0}, {"padding": "left"},
-        {"lengths": [q.shape[1] + 1] * len(q), "padding": "left"}, {"lengths": [1] * len(q), "padding": "middle"},
-    )  # fmt: skip
+        {"window": 0},
+        {"scale": 0.0},
+        {"scale": float("inf")},
+        {"softcap": -1.0},
+        {"padding": "left"},
+        {"lengths": [q.shape[1] + 1] * len(q), "padding": "left"},
+        {"lengths": [1] * len(q), "padding": "middle"},
+    )
     said |= {str(options): call.refusal(options) for options in wrong_options}
     wrong = [words for words, refusal in said.items() if not refusal or "\n" in refusal]
     return f"{wrong[0]} is not refused in one line" if wrong else ""

@@ -82,9 +82,15 @@ def forward(q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, sequences: Sequences, r
 
 @_quietly
 def backward(
-    dout_THD: Tensor, q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, out_THD: Tensor, lse2_TH: Tensor,
-    sequences: Sequences, rule: Rule,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dout_THD: Tensor,
+    q_THD: Tensor,
+    k_THD: Tensor,
+    v_THD: Tensor,
+    out_THD: Tensor,
+    lse2_TH: Tensor,
+    sequences: Sequences,
+    rule: Rule,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv)."""
     dq, dk, dv = (torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q_THD, k_THD, v_THD))
     for line in _lines(q_THD, k_THD, sequences, rule):
@@ -155,9 +161,16 @@ def _row32(q: Tensor, k: Tensor, v: Tensor, seen_QK: np.ndarray, rule: Rule) -> 
 
 
 def _pairs32(
-    dout: Tensor, q: Tensor, out: Tensor, lse2: Tensor, k: Tensor, v: Tensor, seen_QK: np.ndarray, rule: Rule,
+    dout: Tensor,
+    q: Tensor,
+    out: Tensor,
+    lse2: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen_QK: np.ndarray,
+    rule: Rule,
     sums: tuple[np.ndarray, np.ndarray],
-) -> tuple[Tensor, tuple[np.ndarray, np.ndarray]]:  # fmt: skip
+) -> tuple[Tensor, tuple[np.ndarray, np.ndarray]]:
     """dq of one head, and the unfinished sums of dk and dv with this head's queries added."""
     dout_QD, q_QD, k_KD, v_KD = (_float32(x) for x in (dout, q, k, v))
     z_QK, tanh_QK = _bent(_chain(q_QD, k_KD), rule)

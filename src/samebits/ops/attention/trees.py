@@ -116,8 +116,11 @@ def every_tree(longest: int = 512, launched: int = 128) -> Proof:
     """The revealed tree of each sum is the declared one, for every number of keys and every head size.
 
     `launched`: up to so many keys on every instruction set too."""
-    lengths = {"values": range(1, longest + 1), "weights": range(1, longest + 1),
-               "scores": range(HEAD_MULTIPLE, LONGEST_HEAD + 1, HEAD_MULTIPLE)}  # fmt: skip
+    lengths = {
+        "values": range(1, longest + 1),
+        "weights": range(1, longest + 1),
+        "scores": range(HEAD_MULTIPLE, LONGEST_HEAD + 1, HEAD_MULTIPLE),
+    }
     decided, trees, witness = hashlib.sha256(), 0, ""
     for name, sizes in lengths.items():
         for length in sizes:
@@ -129,10 +132,15 @@ def every_tree(longest: int = 512, launched: int = 128) -> Proof:
             trees += not witness
     caught = sum(bool(_wrong(name, 24, other(24))) for name, (_, _, other) in SUMS.items())
     return Proof(
-        kind="order", cases=trees, expected=2 * longest + LONGEST_HEAD // HEAD_MULTIPLE, planted=len(SUMS),
-        caught=caught, witness=witness, digest=decided.hexdigest(),
+        kind="order",
+        cases=trees,
+        expected=2 * longest + LONGEST_HEAD // HEAD_MULTIPLE,
+        planted=len(SUMS),
+        caught=caught,
+        witness=witness,
+        digest=decided.hexdigest(),
         bound=f"S <= {longest}, all head sizes, float32, 1 and 6 queries; every instruction set for S <= {launched}",
-    )  # fmt: skip
+    )
 
 
 def _launched(name: str, length: int, order: Order) -> str:

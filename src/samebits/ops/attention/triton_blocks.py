@@ -74,8 +74,9 @@ def key_range(first, last, k_length, window, BLOCK: tl.constexpr, CAUSAL: tl.con
 
 
 @triton.jit
-def query_range(first_key, last_key, offset, q_length, window, BLOCK: tl.constexpr, CAUSAL: tl.constexpr,
-                WINDOWED: tl.constexpr):  # fmt: skip
+def query_range(
+    first_key, last_key, offset, q_length, window, BLOCK: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr
+):
     """Blocks of queries that see keys first..last, as `key_range` has it; query i stands at position offset + i."""
     start, full_start = 0, 0
     end, full_end = q_length, q_length
@@ -103,8 +104,9 @@ def key_rows(keys, k_start, pages_ptr, page_size, inside, PAGED: tl.constexpr):
 
 
 @triton.jit
-def load_rows(ptr, offsets, inside, HEAD: tl.constexpr, PADDED: tl.constexpr, MASKED: tl.constexpr,
-              ALIGNED: tl.constexpr):  # fmt: skip
+def load_rows(
+    ptr, offsets, inside, HEAD: tl.constexpr, PADDED: tl.constexpr, MASKED: tl.constexpr, ALIGNED: tl.constexpr
+):
     """Rows of HEAD elements that start at the given offsets, zeros up to PADDED.
 
     ALIGNED: every row starts at a multiple of 16 bytes and of 8 elements. What all rows share belongs into `ptr`: there

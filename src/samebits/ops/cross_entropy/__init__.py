@@ -25,9 +25,15 @@ LARGEST_DENOMINATOR = torch.finfo(torch.float32).max
 
 @checked
 def cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, ignore_index: int = -100,
-    reduction: Literal["mean", "sum", "none"] = "mean", denominator: float | None = None, backend: str | None = None,
-) -> Tensor:  # fmt: skip
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: Literal["mean", "sum", "none"] = "mean",
+    denominator: float | None = None,
+    backend: str | None = None,
+) -> Tensor:
     """-log softmax(hidden (..., K) weight (V, K)^T) at targets (...), float32: its mean, its sum, or every row's.
 
     `denominator` divides the sum of a mean instead of the number of rows that are not ignored; without any such row the
@@ -88,9 +94,16 @@ def _rows_backward(ctx: Any, dloss: Tensor, _: Tensor) -> tuple[Tensor | None, .
 
 
 def _reduced(
-    hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int, reduction: str, denominator: float | None,
-    wants_hidden: bool, wants_weight: bool, backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    ignore_index: int,
+    reduction: str,
+    denominator: float | None,
+    wants_hidden: bool,
+    wants_weight: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(loss, factor, log-sum-exp of every row, sum for hidden, sum for weight); what is not needed is empty."""
     empty = hidden.new_empty(0, dtype=statistic_dtype(hidden))
     factor = factor_of(targets, ignore_index, reduction, denominator, empty)
@@ -107,9 +120,14 @@ def _reduced(
         )
         return total_and_mean(empty, factor, backend), factor, torch.empty_like(empty), *sums
     loss_M, dhidden, dweight = loss_and_sums(
-        hidden.contiguous(), weight.contiguous(), targets.contiguous(), ignore_index, (-factor).repeat(hidden.shape[0]),
-        wants_hidden, wants_weight,
-    )  # fmt: skip
+        hidden.contiguous(),
+        weight.contiguous(),
+        targets.contiguous(),
+        ignore_index,
+        (-factor).repeat(hidden.shape[0]),
+        wants_hidden,
+        wants_weight,
+    )
     return total_and_mean(loss_M, factor, backend), factor, empty, dhidden, dweight
 
 
@@ -119,9 +137,16 @@ def _in_one_pass(wants_hidden: bool, wants_weight: bool, backend: str) -> bool:
 
 
 def _reduced_fake(
-    hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int, reduction: str, denominator: float | None,
-    wants_hidden: bool, wants_weight: bool, backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    ignore_index: int,
+    reduction: str,
+    denominator: float | None,
+    wants_hidden: bool,
+    wants_weight: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dtype, one_pass = statistic_dtype(hidden), _in_one_pass(wants_hidden, wants_weight, backend)
     return (
         hidden.new_empty((), dtype=dtype),
@@ -153,42 +178,79 @@ def _reduced_backward(ctx: Any, dloss: Tensor, *_: Tensor) -> tuple[Tensor | Non
 
 
 def _gradients(
-    upstream: Tensor, hidden: Tensor, weight: Tensor, targets: Tensor, factor: Tensor, lse: Tensor, dhidden_sum: Tensor,
-    dweight_sum: Tensor, ignore_index: int, wants_hidden: bool, wants_weight: bool, backend: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    upstream: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    factor: Tensor,
+    lse: Tensor,
+    dhidden_sum: Tensor,
+    dweight_sum: Tensor,
+    ignore_index: int,
+    wants_hidden: bool,
+    wants_weight: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
     """round(upstream * sum), from the sums where the forward pass left them."""
     if _in_one_pass(wants_hidden, wants_weight, backend):
         return (dhidden_sum * upstream).to(hidden.dtype), (dweight_sum * upstream).to(weight.dtype)
     if hidden.shape[0] == 0:
         dhidden, dweight = _gradients_fake(
-            upstream, hidden, weight, targets, factor, lse, dhidden_sum, dweight_sum, ignore_index, wants_hidden,
-            wants_weight, backend,
-        )  # fmt: skip
+            upstream,
+            hidden,
+            weight,
+            targets,
+            factor,
+            lse,
+            dhidden_sum,
+            dweight_sum,
+            ignore_index,
+            wants_hidden,
+            wants_weight,
+            backend,
+        )
         return dhidden.zero_(), dweight.zero_()
     selection = Selection(hidden, weight, targets.contiguous(), lse, ignore_index, backend)
     return selection.gradients((-factor).repeat(hidden.shape[0]), wants_hidden, wants_weight, upstream=upstream)
 
 
 def _gradients_fake(
-    upstream: Tensor, hidden: Tensor, weight: Tensor, targets: Tensor, factor: Tensor, lse: Tensor, dhidden_sum: Tensor,
-    dweight_sum: Tensor, ignore_index: int, wants_hidden: bool, wants_weight: bool, backend: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    upstream: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    factor: Tensor,
+    lse: Tensor,
+    dhidden_sum: Tensor,
+    dweight_sum: Tensor,
+    ignore_index: int,
+    wants_hidden: bool,
+    wants_weight: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
     return hidden.new_empty(hidden.shape if wants_hidden else 0), weight.new_empty(weight.shape if wants_weight else 0)
 
 
 register(
     "cross_entropy_rows(Tensor hidden, Tensor weight, Tensor targets, int ignore_index, str backend)"
     " -> (Tensor, Tensor)",
-    run=_rows, fake=_rows_fake, setup_context=_rows_setup, backward=_rows_backward,
-)  # fmt: skip
+    run=_rows,
+    fake=_rows_fake,
+    setup_context=_rows_setup,
+    backward=_rows_backward,
+)
 register(
     "cross_entropy(Tensor hidden, Tensor weight, Tensor targets, int ignore_index, str reduction, float? denominator,"
     " bool wants_hidden, bool wants_weight, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    run=_reduced, fake=_reduced_fake, setup_context=_reduced_setup, backward=_reduced_backward,
-)  # fmt: skip
+    run=_reduced,
+    fake=_reduced_fake,
+    setup_context=_reduced_setup,
+    backward=_reduced_backward,
+)
 register(
     "cross_entropy_gradients(Tensor upstream, Tensor hidden, Tensor weight, Tensor targets, Tensor factor, Tensor lse,"
     " Tensor dhidden_sum, Tensor dweight_sum, int ignore_index, bool wants_hidden, bool wants_weight, str backend)"
     " -> (Tensor, Tensor)",
-    run=_gradients, fake=_gradients_fake,
-)  # fmt: skip
+    run=_gradients,
+    fake=_gradients_fake,
+)

@@ -16,9 +16,13 @@ from samebits.ops.logprob import selected_logprob_weight_gradient_
 
 
 def cross_entropy_of_rows(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum", "none"] = "none",
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    reduction: Literal["mean", "sum", "none"] = "none",
     denominator: float | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`cross_entropy` with a loss for every row unless asked otherwise: the form that has rows to compare."""
     return cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator)
 
@@ -44,7 +48,14 @@ def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, ba
 
 DOORS = {
     "cross_entropy": Door(
-        name="cross_entropy", row_arguments=("hidden", "targets"), shared_arguments=("weight",), shape_axes="MKV",
-        make=_make, exact=_exact, launches=logprob.launches, without_gradient=("targets",), resume=_resume,
-    ),
-}  # fmt: skip
+        name="cross_entropy",
+        row_arguments=("hidden", "targets"),
+        shared_arguments=("weight",),
+        shape_axes="MKV",
+        make=_make,
+        exact=_exact,
+        launches=logprob.launches,
+        without_gradient=("targets",),
+        resume=_resume,
+    )
+}

@@ -64,57 +64,65 @@ def _own(logits: Tensor, targets: Tensor) -> Tensor:
     return logits.gather(1, targets.clamp(min=0)[:, None])[:, 0]
 
 
-def forgets_the_maximum(hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: str = "none",
-                        denominator: float | None = None) -> Tensor:  # fmt: skip
+def forgets_the_maximum(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: str = "none", denominator: float | None = None
+) -> Tensor:
     """Breaks what is exact: exponentials overflow and vanish."""
     logits = hidden.float() @ weight.float().T
     return _answer(logits.exp().sum(-1).log() - _own(logits, targets), targets, reduction, denominator)
 
 
-def loses_the_last_tile(hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: str = "none",
-                        denominator: float | None = None) -> Tensor:  # fmt: skip
+def loses_the_last_tile(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: str = "none", denominator: float | None = None
+) -> Tensor:
     """Breaks the sum: tokens past the last whole tile of 16 are left out of it."""
     logits = hidden.float() @ weight.float().T
     kept = logits[:, : logits.shape[1] // 16 * 16]
     return _answer(kept.logsumexp(-1) - _own(logits, targets), targets, reduction, denominator)
 
 
-def sign_flipped(hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Reduction = "none",
-                 denominator: float | None = None) -> Tensor:  # fmt: skip
+def sign_flipped(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Reduction = "none", denominator: float | None = None
+) -> Tensor:
     """Breaks the sign: the log-probability is handed out for the loss."""
     return -cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator)
 
 
-def target_shifted(hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Reduction = "none",
-                   denominator: float | None = None) -> Tensor:  # fmt: skip
+def target_shifted(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Reduction = "none", denominator: float | None = None
+) -> Tensor:
     """Breaks the target: every row is asked for the token after its own."""
     shifted = torch.where(targets == IGNORED, targets, (targets + 1) % weight.shape[0])
     return cross_entropy(hidden, weight, shifted, reduction=reduction, denominator=denominator)
 
 
-def nan_becomes_zero(hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Reduction = "none",
-                     denominator: float | None = None) -> Tensor:  # fmt: skip
+def nan_becomes_zero(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Reduction = "none", denominator: float | None = None
+) -> Tensor:
     """Breaks what a NaN says: a loss that is not finite is reported as 0."""
     losses = cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator)
     return torch.where(losses.isfinite(), losses, 0.0)
 
 
-def negative_targets_wrap(hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Reduction = "none",
-                          denominator: float | None = None) -> Tensor:  # fmt: skip
+def negative_targets_wrap(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Reduction = "none", denominator: float | None = None
+) -> Tensor:
     """Accepts bad input: -1 is taken for the last token, as an index counts from the end."""
     wrapped = torch.where((targets < 0) & (targets != IGNORED), targets % weight.shape[0], targets)
     return cross_entropy(hidden, weight, wrapped, reduction=reduction, denominator=denominator)
 
 
-def ignored_rows_counted(hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Reduction = "none",
-                         denominator: float | None = None) -> Tensor:  # fmt: skip
+def ignored_rows_counted(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Reduction = "none", denominator: float | None = None
+) -> Tensor:
     """Breaks the mean: the sum is divided by all rows, ignored ones too."""
     rows = float(len(targets)) if reduction == "mean" else None
     return cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator or rows)
 
 
-def sums_in_sixteen_bits(hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: str = "none",
-                         denominator: float | None = None) -> Tensor:  # fmt: skip
+def sums_in_sixteen_bits(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: str = "none", denominator: float | None = None
+) -> Tensor:
     """Breaks accuracy: the sum of exponentials is rounded to bfloat16 after every block of 8."""
     logits = hidden.float() @ weight.float().T
     most, total = logits.amax(-1, keepdim=True), torch.zeros(len(hidden), dtype=torch.bfloat16, device=hidden.device)

@@ -27,9 +27,12 @@ def pairs() -> FiniteSet:
         return _of_logits(product(values[number * FIRST_LOGITS : (number + 1) * FIRST_LOGITS], values), 2)
 
     return FiniteSet(
-        words="V = 2, all 65,280^2 pairs of finite bfloat16 logits, both targets", format="bfloat16",
-        parts=FINITE_BFLOAT16 // FIRST_LOGITS, part=part, rows=lambda _: FIRST_LOGITS * FINITE_BFLOAT16 * 2,
-    )  # fmt: skip
+        words="V = 2, all 65,280^2 pairs of finite bfloat16 logits, both targets",
+        format="bfloat16",
+        parts=FINITE_BFLOAT16 // FIRST_LOGITS,
+        part=part,
+        rows=lambda _: FIRST_LOGITS * FINITE_BFLOAT16 * 2,
+    )
 
 
 def grid_of_pairs() -> FiniteSet:
@@ -40,9 +43,12 @@ def grid_of_pairs() -> FiniteSet:
         return _of_logits(product(firsts[number * FIRST_LOGITS : (number + 1) * FIRST_LOGITS], values), 2)
 
     return FiniteSet(
-        words="V = 2, 256 x 65,280 pairs of finite bfloat16 logits, both targets", format="bfloat16",
-        parts=GRID // FIRST_LOGITS, part=part, rows=lambda _: FIRST_LOGITS * FINITE_BFLOAT16 * 2,
-    )  # fmt: skip
+        words="V = 2, 256 x 65,280 pairs of finite bfloat16 logits, both targets",
+        format="bfloat16",
+        parts=GRID // FIRST_LOGITS,
+        part=part,
+        rows=lambda _: FIRST_LOGITS * FINITE_BFLOAT16 * 2,
+    )
 
 
 def triples() -> FiniteSet:
@@ -54,8 +60,11 @@ def triples() -> FiniteSet:
 
     return FiniteSet(
         words="V = 3, 256^3 triples (eighths from -8 to 7.875 and 128 bfloat16 numbers of every size), 3 targets",
-        format="bfloat16", parts=GRID, part=part, rows=lambda _: GRID**2 * 3,
-    )  # fmt: skip
+        format="bfloat16",
+        parts=GRID,
+        part=part,
+        rows=lambda _: GRID**2 * 3,
+    )
 
 
 def grid_of_256() -> Tensor:
@@ -78,9 +87,12 @@ def squares() -> FiniteSet:
         return {"hidden": logits, "weight": torch.eye(n), "targets": torch.arange(n)}
 
     return FiniteSet(
-        words=f"every vocabulary of 1 to {SQUARES} tokens, each of them a target", format="float32", parts=SQUARES,
-        part=part, rows=lambda number: number + 1,
-    )  # fmt: skip
+        words=f"every vocabulary of 1 to {SQUARES} tokens, each of them a target",
+        format="float32",
+        parts=SQUARES,
+        part=part,
+        rows=lambda number: number + 1,
+    )
 
 
 def mixtures() -> FiniteSet:
@@ -95,9 +107,12 @@ def mixtures() -> FiniteSet:
         return {"hidden": rows.repeat_interleave(4, 0), "weight": weight, "targets": targets}
 
     return FiniteSet(
-        words="8^3 rows of hidden, one weight of 3 tokens, every target and none, in float32", format="float32",
-        parts=1, part=part, rows=lambda _: FEW**3 * 4,
-    )  # fmt: skip
+        words="8^3 rows of hidden, one weight of 3 tokens, every target and none, in float32",
+        format="float32",
+        parts=1,
+        part=part,
+        rows=lambda _: FEW**3 * 4,
+    )
 
 
 def _of_logits(logits: Tensor, vocabulary: int) -> Arguments:

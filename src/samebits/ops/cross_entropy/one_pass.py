@@ -18,9 +18,14 @@ SCRATCH_NUMBERS = 1 << 25
 
 
 def loss_and_sums(
-    hidden_MK: Tensor, weight_VK: Tensor, targets_M: Tensor, ignore_index: int, g_M: Tensor, wants_hidden: bool,
+    hidden_MK: Tensor,
+    weight_VK: Tensor,
+    targets_M: Tensor,
+    ignore_index: int,
+    g_M: Tensor,
+    wants_hidden: bool,
     wants_weight: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """(loss of every row, float32 sum for hidden, float32 sum for weight); what is not wanted is empty.
 
     g is what flows into a row's log-probability."""

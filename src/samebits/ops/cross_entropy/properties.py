@@ -87,9 +87,15 @@ def same_in_every_form(call: Call, tolerance: Tolerance) -> str:
     found = difference(rows[finite], apart[finite], judged_as, allowed=bound[finite], words="apart from the logits")
     fused = call.gradients(options={"reduction": "sum"})
     return found or next(
-        filter(None, (difference(fused[name], each, BITWISE, words=f"gradient of {name} in one pass")
-                      for name, each in call.gradients().items())), "",
-    )  # fmt: skip
+        filter(
+            None,
+            (
+                difference(fused[name], each, BITWISE, words=f"gradient of {name} in one pass")
+                for name, each in call.gradients().items()
+            ),
+        ),
+        "",
+    )
 
 
 def certain_token_costs_nothing(call: Call, tolerance: Tolerance) -> str:
@@ -112,10 +118,7 @@ def equal_logits_cost_log_of_vocabulary(call: Call, tolerance: Tolerance) -> str
 
 def gradient_is_softmax_less_target(call: Call, tolerance: Tolerance) -> str:
     """Of the mean: (softmax - onehot) / count; a row sums to 0, an ignored one is 0 bit for bit."""
-    given = {
-        **_as_logits(call.arguments["hidden"].nan_to_num().clamp(-WHOLE, WHOLE)),
-        "targets": _own_targets(call),
-    }
+    given = {**_as_logits(call.arguments["hidden"].nan_to_num().clamp(-WHOLE, WHOLE)), "targets": _own_targets(call)}
     ignored = given["targets"] == IGNORED
     if ignored.all():
         return ""
@@ -125,8 +128,13 @@ def gradient_is_softmax_less_target(call: Call, tolerance: Tolerance) -> str:
     cpu = {"hidden": given["hidden"].cpu(), "weight": given["weight"].cpu(), "ids": given["targets"].cpu()}
     wanted = logprob.exact(cpu, share, lambda terms: call.sum_error(terms))["hidden"]
     wrong = difference(found, wanted.exact, tolerance, allowed=wanted.allowed, words="gradient of the mean")
-    sums = difference(found.double().sum(-1), torch.zeros(len(found)).double(), tolerance,
-                      allowed=wanted.allowed.sum(-1), words="sum of a row's gradient")  # fmt: skip
+    sums = difference(
+        found.double().sum(-1),
+        torch.zeros(len(found)).double(),
+        tolerance,
+        allowed=wanted.allowed.sum(-1),
+        words="sum of a row's gradient",
+    )
     zero = found[ignored.cpu()]
     return wrong or sums or difference(zero, torch.zeros_like(zero), BITWISE, words="gradient of ignored rows")
 

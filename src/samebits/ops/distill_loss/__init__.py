@@ -26,10 +26,17 @@ LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 2.0**-20, 2.0**20
 
 @checked
 def distill_loss(
-    student_logits: Tensor, teacher_logits: Tensor, targets: Tensor | None = None, *, temperature: float = 1.0,
-    alpha: float = 1.0, ignore_index: int = -100, reduction: str = "mean", denominator: float | None = None,
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    targets: Tensor | None = None,
+    *,
+    temperature: float = 1.0,
+    alpha: float = 1.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    denominator: float | None = None,
     backend: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """alpha T^2 KL(softmax(teacher/T) || softmax(student/T)) + (1 - alpha) CE(student, targets), in float32.
 
     alpha = 1 never computes CE and needs no targets; alpha = 0 never computes KL. A row whose target is `ignore_index`
@@ -43,9 +50,15 @@ def distill_loss(
     width = student_logits.shape[-1]
     targets_M = None if targets is None else targets.reshape(-1).long()
     losses, _ = call(
-        "distill_loss", student_logits.reshape(-1, width), teacher_logits.detach().reshape(-1, width), targets_M,
-        float(temperature), float(alpha), ignore_index, backend,
-    )  # fmt: skip
+        "distill_loss",
+        student_logits.reshape(-1, width),
+        teacher_logits.detach().reshape(-1, width),
+        targets_M,
+        float(temperature),
+        float(alpha),
+        ignore_index,
+        backend,
+    )
     if reduction == "none":
         return losses.reshape(student_logits.shape[:-1])  # type: ignore[no-any-return]
     # A product with ones is a chain over rows; an ignored row adds +0.
@@ -124,9 +137,14 @@ def _loss_dtype(student: Tensor) -> torch.dtype:
 
 
 def _forward(
-    student: Tensor, teacher: Tensor, targets: Tensor | None, temperature: float, alpha: float, ignore_index: int,
+    student: Tensor,
+    teacher: Tensor,
+    targets: Tensor | None,
+    temperature: float,
+    alpha: float,
+    ignore_index: int,
     backend: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     if targets is not None:
         _check_targets(targets, student.shape[1], ignore_index)
         targets = targets.contiguous()
@@ -139,31 +157,56 @@ def _forward(
 
 
 def _forward_fake(
-    student: Tensor, teacher: Tensor, targets: Tensor | None, temperature: float, alpha: float, ignore_index: int,
+    student: Tensor,
+    teacher: Tensor,
+    targets: Tensor | None,
+    temperature: float,
+    alpha: float,
+    ignore_index: int,
     backend: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     dtype, rows = _loss_dtype(student), student.shape[0]
     return student.new_empty(rows, dtype=dtype), student.new_empty(STATISTICS, rows, dtype=dtype)
 
 
 def _dstudent(
-    upstream: Tensor, student: Tensor, teacher: Tensor, targets: Tensor | None, statistics: Tensor,
-    temperature: float, alpha: float, ignore_index: int, backend: str,
-) -> Tensor:  # fmt: skip
+    upstream: Tensor,
+    student: Tensor,
+    teacher: Tensor,
+    targets: Tensor | None,
+    statistics: Tensor,
+    temperature: float,
+    alpha: float,
+    ignore_index: int,
+    backend: str,
+) -> Tensor:
     if student.shape[0] == 0:
         return torch.empty_like(student, memory_format=torch.contiguous_format)
     targets = None if targets is None else targets.contiguous()
     dstudent: Tensor = _kernel(backend, student.device).backward(
-        upstream.contiguous(), student.contiguous(), teacher.contiguous(), targets, statistics.contiguous(),
-        temperature, alpha, ignore_index,
-    )  # fmt: skip
+        upstream.contiguous(),
+        student.contiguous(),
+        teacher.contiguous(),
+        targets,
+        statistics.contiguous(),
+        temperature,
+        alpha,
+        ignore_index,
+    )
     return dstudent
 
 
 def _dstudent_fake(
-    upstream: Tensor, student: Tensor, teacher: Tensor, targets: Tensor | None, statistics: Tensor,
-    temperature: float, alpha: float, ignore_index: int, backend: str,
-) -> Tensor:  # fmt: skip
+    upstream: Tensor,
+    student: Tensor,
+    teacher: Tensor,
+    targets: Tensor | None,
+    statistics: Tensor,
+    temperature: float,
+    alpha: float,
+    ignore_index: int,
+    backend: str,
+) -> Tensor:
     return torch.empty_like(student, memory_format=torch.contiguous_format)
 
 
@@ -197,14 +240,19 @@ def _backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...
 register(
     "distill_loss(Tensor student, Tensor teacher, Tensor? targets, float temperature, float alpha, int ignore_index,"
     " str backend) -> (Tensor, Tensor)",
-    run=_forward, fake=_forward_fake, setup_context=_setup_context, backward=_backward,
-)  # fmt: skip
+    run=_forward,
+    fake=_forward_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)
 register(
     "distill_loss_dstudent(Tensor upstream, Tensor student, Tensor teacher, Tensor? targets, Tensor statistics,"
     " float temperature, float alpha, int ignore_index, str backend) -> Tensor",
-    run=_dstudent, fake=_dstudent_fake,
-)  # fmt: skip
+    run=_dstudent,
+    fake=_dstudent_fake,
+)
 register(
     "distill_loss_share(Tensor losses, Tensor? targets, int ignore_index, float? denominator) -> Tensor",
-    run=_share, fake=_share_fake,
-)  # fmt: skip
+    run=_share,
+    fake=_share_fake,
+)

@@ -27,9 +27,13 @@ SECOND_ORDER = 1.01
 
 
 def mixed_loss(
-    student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *, temperature: float = TEMPERATURE,
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = TEMPERATURE,
     alpha: float = ALPHA,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The subject of the contract: one loss a row; T = 3 and alpha = 1/2 unless asked otherwise."""
     return distill_loss(student_logits, teacher_logits, targets, temperature=temperature, alpha=alpha, reduction="none")
 
@@ -141,7 +145,13 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
 
 DOORS = {
     "distill_loss": Door(
-        name="distill_loss", row_arguments=("student_logits", "teacher_logits", "targets"), shared_arguments=(),
-        shape_axes="MV", make=_make, exact=_exact, launches=launches, without_gradient=("teacher_logits", "targets"),
-    ),
-}  # fmt: skip
+        name="distill_loss",
+        row_arguments=("student_logits", "teacher_logits", "targets"),
+        shared_arguments=(),
+        shape_axes="MV",
+        make=_make,
+        exact=_exact,
+        launches=launches,
+        without_gradient=("teacher_logits", "targets"),
+    )
+}

@@ -56,8 +56,14 @@ def other_order_on_cuda(student_logits: Tensor, teacher_logits: Tensor, targets:
     return (_turned if student_logits.is_cuda else mixed_loss)(student_logits, teacher_logits, targets)
 
 
-def divergence_reversed(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
-                        temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
+def divergence_reversed(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = TEMPERATURE,
+    alpha: float = ALPHA,
+) -> Tensor:
     """Breaks accuracy: KL(student || teacher), whose value is as plausible and whose gradient is another."""
     q, p = ((x.float() / temperature).log_softmax(-1) for x in (student_logits, teacher_logits))
     reversed_divergence = temperature**2 * (q.exp() * (q - p)).sum(-1)
@@ -65,15 +71,27 @@ def divergence_reversed(student_logits: Tensor, teacher_logits: Tensor, targets:
     return torch.where(targets == IGNORE_INDEX, 0.0, alpha * reversed_divergence) + (1 - alpha) * entropy
 
 
-def temperature_not_squared(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
-                            temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
+def temperature_not_squared(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = TEMPERATURE,
+    alpha: float = ALPHA,
+) -> Tensor:
     """Breaks accuracy: without T^2 the soft targets fade as T grows."""
     divergence, entropy = _parts(student_logits, teacher_logits, targets, temperature)
     return alpha * divergence / temperature**2 + (1 - alpha) * entropy
 
 
-def temperature_of_the_teacher_only(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
-                                    temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
+def temperature_of_the_teacher_only(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = TEMPERATURE,
+    alpha: float = ALPHA,
+) -> Tensor:
     """Breaks accuracy: the student is compared at T = 1."""
     cooled = (teacher_logits.float() / temperature).to(teacher_logits.dtype)
     divergence, _ = _parts(student_logits, cooled, targets, 1.0)
@@ -81,27 +99,51 @@ def temperature_of_the_teacher_only(student_logits: Tensor, teacher_logits: Tens
     return alpha * temperature**2 * divergence + (1 - alpha) * entropy
 
 
-def negative_constant(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
-                      temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
+def negative_constant(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = TEMPERATURE,
+    alpha: float = ALPHA,
+) -> Tensor:
     """Breaks the sign of KL: a constant stands in its place, and only a watched curve would show it."""
     _, entropy = _parts(student_logits, teacher_logits, targets, temperature)
     return torch.where(targets == IGNORE_INDEX, 0.0, -0.25 * alpha * temperature**2) + (1 - alpha) * entropy
 
 
-def alpha_swapped(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
-                  temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
+def alpha_swapped(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = TEMPERATURE,
+    alpha: float = ALPHA,
+) -> Tensor:
     """Breaks both ends: alpha weighs the cross-entropy."""
     return mixed_loss(student_logits, teacher_logits, targets, temperature=temperature, alpha=1 - alpha)
 
 
-def temperature_zero_accepted(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
-                              temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
+def temperature_zero_accepted(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = TEMPERATURE,
+    alpha: float = ALPHA,
+) -> Tensor:
     """Accepts bad input: 0 is taken for 1, as a default that is false does."""
     return mixed_loss(student_logits, teacher_logits, targets, temperature=temperature or 1.0, alpha=alpha)
 
 
-def alpha_squared(student_logits: Tensor, teacher_logits: Tensor, targets: Tensor, *,
-                  temperature: float = TEMPERATURE, alpha: float = ALPHA) -> Tensor:  # fmt: skip
+def alpha_squared(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = TEMPERATURE,
+    alpha: float = ALPHA,
+) -> Tensor:
     """Breaks what lies between the ends of alpha, where it is right."""
     divergence, entropy = _parts(student_logits, teacher_logits, targets, temperature)
     return alpha**2 * divergence + (1 - alpha**2) * entropy

@@ -26,8 +26,12 @@ def quadruples() -> FiniteSet:
 
     return FiniteSet(
         words="V = 2, 64^4 logits (quarters from -6 to 5.75 and 16 numbers up to 10^6), both targets, T in 1, 2, 4,"
-        " alpha in 0, 1/2, 1", format="float32", parts=GRID, part=part, rows=lambda _: GRID**3 * 2,
-    )  # fmt: skip
+        " alpha in 0, 1/2, 1",
+        format="float32",
+        parts=GRID,
+        part=part,
+        rows=lambda _: GRID**3 * 2,
+    )
 
 
 def grid_of_64() -> Tensor:
@@ -50,9 +54,12 @@ def vocabularies() -> FiniteSet:
         return {"student_logits": logits[0], "teacher_logits": logits[1], "targets": targets}
 
     return FiniteSet(
-        words=f"every vocabulary of 1 to {VOCABULARIES} tokens, 4 rows each", format="float32", parts=VOCABULARIES,
-        part=part, rows=lambda _: ROWS,
-    )  # fmt: skip
+        words=f"every vocabulary of 1 to {VOCABULARIES} tokens, 4 rows each",
+        format="float32",
+        parts=VOCABULARIES,
+        part=part,
+        rows=lambda _: ROWS,
+    )
 
 
 def mixtures() -> FiniteSet:
@@ -65,6 +72,9 @@ def mixtures() -> FiniteSet:
         return {"student_logits": logits[:, :3], "teacher_logits": logits[:, 3:], "targets": targets}
 
     return FiniteSet(
-        words="V = 3, 4^6 rows of logits in float32, T = 3, alpha = 1/2", format="float32", parts=1, part=part,
+        words="V = 3, 4^6 rows of logits in float32, T = 3, alpha = 1/2",
+        format="float32",
+        parts=1,
+        part=part,
         rows=lambda _: FEW**6,
-    )  # fmt: skip
+    )

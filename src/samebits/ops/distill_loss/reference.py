@@ -141,9 +141,15 @@ def _divergence(theirs: _Distribution, mine: _Distribution) -> np.ndarray:
 
 @_quietly
 def backward(
-    upstream_M: Tensor, student_MV: Tensor, teacher_MV: Tensor, targets_M: Tensor | None, statistics: Tensor,
-    temperature: float, alpha: float, ignore_index: int,
-) -> Tensor:  # fmt: skip
+    upstream_M: Tensor,
+    student_MV: Tensor,
+    teacher_MV: Tensor,
+    targets_M: Tensor | None,
+    statistics: Tensor,
+    temperature: float,
+    alpha: float,
+    ignore_index: int,
+) -> Tensor:
     """The gradient of the student's logits. The teacher's are constants."""
     if student_MV.dtype == torch.float64:
         with torch.enable_grad():

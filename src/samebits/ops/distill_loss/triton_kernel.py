@@ -54,10 +54,22 @@ def row_total(ptr, maximum, inverse, rows, M, V, ROWS: tl.constexpr, ALIGNED: tl
     do_not_specialize_on_alignment=["student_ptr", "teacher_ptr", "targets_ptr", "loss_ptr", "statistics_ptr"],
 )
 def distill_loss_forward(
-    student_ptr, teacher_ptr, targets_ptr, loss_ptr, statistics_ptr, M: tl.int32, V: tl.int32, ignore_index: tl.int64,
-    inverse: tl.float32, divergence_weight: tl.float32, entropy_weight: tl.float32,
-    ROWS: tl.constexpr, ALIGNED: tl.constexpr, DIVERGENCE: tl.constexpr, ENTROPY: tl.constexpr,
-):  # fmt: skip
+    student_ptr,
+    teacher_ptr,
+    targets_ptr,
+    loss_ptr,
+    statistics_ptr,
+    M: tl.int32,
+    V: tl.int32,
+    ignore_index: tl.int64,
+    inverse: tl.float32,
+    divergence_weight: tl.float32,
+    entropy_weight: tl.float32,
+    ROWS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    DIVERGENCE: tl.constexpr,
+    ENTROPY: tl.constexpr,
+):
     """loss = fma(divergence_weight, KL, entropy_weight * CE), or the one term that is asked for."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     exists = rows < M
@@ -102,14 +114,32 @@ def distill_loss_forward(
 @triton.jit(
     do_not_specialize=["M", "V", "ignore_index", "inverse", "divergence_weight", "entropy_weight"],
     do_not_specialize_on_alignment=[
-        "upstream_ptr", "student_ptr", "teacher_ptr", "targets_ptr", "statistics_ptr", "dstudent_ptr"
+        "upstream_ptr",
+        "student_ptr",
+        "teacher_ptr",
+        "targets_ptr",
+        "statistics_ptr",
+        "dstudent_ptr",
     ],
-)  # fmt: skip
+)
 def distill_loss_backward(
-    upstream_ptr, student_ptr, teacher_ptr, targets_ptr, statistics_ptr, dstudent_ptr, M: tl.int32, V: tl.int32,
-    ignore_index: tl.int64, inverse: tl.float32, divergence_weight: tl.float32, entropy_weight: tl.float32,
-    ROWS: tl.constexpr, ALIGNED: tl.constexpr, DIVERGENCE: tl.constexpr, ENTROPY: tl.constexpr,
-):  # fmt: skip
+    upstream_ptr,
+    student_ptr,
+    teacher_ptr,
+    targets_ptr,
+    statistics_ptr,
+    dstudent_ptr,
+    M: tl.int32,
+    V: tl.int32,
+    ignore_index: tl.int64,
+    inverse: tl.float32,
+    divergence_weight: tl.float32,
+    entropy_weight: tl.float32,
+    ROWS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    DIVERGENCE: tl.constexpr,
+    ENTROPY: tl.constexpr,
+):
     """dstudent = round(fma(g * alpha T, p_student - p_teacher, (g * (1 - alpha)) * (p_plain - onehot)))."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     exists = rows < M
@@ -144,9 +174,15 @@ def distill_loss_backward(
 
 
 def forward(
-    student_MV: Tensor, teacher_MV: Tensor, targets_M: Tensor | None, temperature: float, alpha: float,
-    ignore_index: int, *, launch: RowLaunch | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    student_MV: Tensor,
+    teacher_MV: Tensor,
+    targets_M: Tensor | None,
+    temperature: float,
+    alpha: float,
+    ignore_index: int,
+    *,
+    launch: RowLaunch | None = None,
+) -> tuple[Tensor, Tensor]:
     """(loss of every row, what the backward needs)."""
     launch, weights = launch or forced_launch() or ROW_LAUNCH, Weights.of(temperature, alpha)
     (m, v), device = student_MV.shape, student_MV.device
@@ -154,29 +190,69 @@ def forward(
     statistics = torch.empty(STATISTICS, m, dtype=torch.float32, device=device)
     with on_device(student_MV):
         run(
-            distill_loss_forward, triton.cdiv(m, launch.rows),
-            (student_MV, teacher_MV, targets_M, loss, statistics, m, v, ignore_index,
-             weights.inverse_temperature, weights.divergence, weights.entropy),
-            warps=launch.warps, stages=launch.stages, ROWS=launch.rows, ALIGNED=aligned(student_MV, teacher_MV),
-            DIVERGENCE=weights.divergence != 0.0, ENTROPY=weights.entropy != 0.0,
-        )  # fmt: skip
+            distill_loss_forward,
+            triton.cdiv(m, launch.rows),
+            (
+                student_MV,
+                teacher_MV,
+                targets_M,
+                loss,
+                statistics,
+                m,
+                v,
+                ignore_index,
+                weights.inverse_temperature,
+                weights.divergence,
+                weights.entropy,
+            ),
+            warps=launch.warps,
+            stages=launch.stages,
+            ROWS=launch.rows,
+            ALIGNED=aligned(student_MV, teacher_MV),
+            DIVERGENCE=weights.divergence != 0.0,
+            ENTROPY=weights.entropy != 0.0,
+        )
     return loss, statistics
 
 
 def backward(
-    upstream_M: Tensor, student_MV: Tensor, teacher_MV: Tensor, targets_M: Tensor | None, statistics: Tensor,
-    temperature: float, alpha: float, ignore_index: int, *, launch: RowLaunch | None = None,
-) -> Tensor:  # fmt: skip
+    upstream_M: Tensor,
+    student_MV: Tensor,
+    teacher_MV: Tensor,
+    targets_M: Tensor | None,
+    statistics: Tensor,
+    temperature: float,
+    alpha: float,
+    ignore_index: int,
+    *,
+    launch: RowLaunch | None = None,
+) -> Tensor:
     """The gradient of the student's logits."""
     launch, weights = launch or forced_launch() or ROW_LAUNCH, Weights.of(temperature, alpha)
     (m, v), dstudent = student_MV.shape, torch.empty_like(student_MV)
     with on_device(student_MV):
         run(
-            distill_loss_backward, triton.cdiv(m, launch.rows),
-            (upstream_M, student_MV, teacher_MV, targets_M, statistics, dstudent, m, v, ignore_index,
-             weights.inverse_temperature, weights.divergence_gradient, weights.entropy),
-            warps=launch.warps, stages=launch.stages, ROWS=launch.rows,
+            distill_loss_backward,
+            triton.cdiv(m, launch.rows),
+            (
+                upstream_M,
+                student_MV,
+                teacher_MV,
+                targets_M,
+                statistics,
+                dstudent,
+                m,
+                v,
+                ignore_index,
+                weights.inverse_temperature,
+                weights.divergence_gradient,
+                weights.entropy,
+            ),
+            warps=launch.warps,
+            stages=launch.stages,
+            ROWS=launch.rows,
             ALIGNED=aligned(student_MV, teacher_MV, dstudent),
-            DIVERGENCE=weights.divergence != 0.0, ENTROPY=weights.entropy != 0.0,
-        )  # fmt: skip
+            DIVERGENCE=weights.divergence != 0.0,
+            ENTROPY=weights.entropy != 0.0,
+        )
     return dstudent

@@ -147,13 +147,18 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, None, None]:
 
 register(
     "embedding(Tensor ids, Tensor weight, int padding, str backend) -> Tensor",
-    run=_embedding, fake=_embedding_fake, setup_context=_setup_context, backward=_backward,
-)  # fmt: skip
+    run=_embedding,
+    fake=_embedding_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)
 register(
     "embedding_dweight(Tensor dy, Tensor ids, SymInt vocabulary, int padding, str backend) -> Tensor",
-    run=_dweight, fake=_dweight_fake,
-)  # fmt: skip
+    run=_dweight,
+    fake=_dweight_fake,
+)
 register(
     "embedding_dweight_(Tensor(a!) accumulator, Tensor dy, Tensor ids, int padding, str backend) -> ()",
-    run=_dweight_, fake=_dweight_in_place_fake,
-)  # fmt: skip
+    run=_dweight_,
+    fake=_dweight_in_place_fake,
+)

@@ -62,7 +62,14 @@ def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, ba
 
 DOORS = {
     "embedding": Door(
-        name="embedding", row_arguments=("ids",), shared_arguments=("weight",), shape_axes="MVH",
-        make=_make, exact=_exact, launches=launches, without_gradient=("ids",), resume=_resume,
-    ),
-}  # fmt: skip
+        name="embedding",
+        row_arguments=("ids",),
+        shared_arguments=("weight",),
+        shape_axes="MVH",
+        make=_make,
+        exact=_exact,
+        launches=launches,
+        without_gradient=("ids",),
+        resume=_resume,
+    )
+}

@@ -57,8 +57,9 @@ def a_segment_in_order() -> Claim:
         in_segment = (first <= begins) & (begins <= z.planted(position, position - 1))
         return in_segment & (first + turn * size + place == position) & (place < size) & (begins < M)
 
-    return Claim(name="a segment is walked in order", state=state, fault="turns begin before their positions",
-                 truncating=True)  # fmt: skip
+    return Claim(
+        name="a segment is walked in order", state=state, fault="turns begin before their positions", truncating=True
+    )
 
 
 def programs() -> Claim:

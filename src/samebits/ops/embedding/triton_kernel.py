@@ -25,9 +25,15 @@ GRADIENT_LAUNCH: Final = RowLaunch(rows=16, columns=128, warps=4)
 
 @triton.jit(do_not_specialize=["M", "H"], do_not_specialize_on_alignment=["ids_ptr", "weight_ptr", "y_ptr"])
 def embedding_forward(
-    ids_ptr, weight_ptr, y_ptr, M: tl.int32, H: tl.int32, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ids_ptr,
+    weight_ptr,
+    y_ptr,
+    M: tl.int32,
+    H: tl.int32,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
     ALIGNED: tl.constexpr,
-):  # fmt: skip
+):
     """y[m] = weight[ids[m]]."""
     # A multiple of 8 in a form that the compiler can see.
     length = H // 8 * 8 if ALIGNED else H
@@ -49,9 +55,17 @@ def embedding_forward(
     do_not_specialize_on_alignment=["dy_ptr", "sorted_ptr", "positions_ptr", "sums_ptr"],
 )
 def embedding_backward(
-    dy_ptr, sorted_ptr, positions_ptr, sums_ptr, M: tl.int32, H: tl.int32, padding: tl.int64,
-    RESUME: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    dy_ptr,
+    sorted_ptr,
+    positions_ptr,
+    sums_ptr,
+    M: tl.int32,
+    H: tl.int32,
+    padding: tl.int64,
+    RESUME: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     """sums[id] <- round(sums[id] + dy[m] + dy[m'] + ...), the positions of `id` ascending.
 
     One program for every place in the sorted ids; only the first place of an id has work to do."""
@@ -92,10 +106,15 @@ def forward(ids_M: Tensor, weight_VH: Tensor, *, launch: RowLaunch | None = None
     aligned = width % 8 == 0 and weight_VH.data_ptr() % 16 == 0 and y.data_ptr() % 16 == 0
     with on_device(weight_VH):
         run(
-            embedding_forward, triton.cdiv(m, launch.rows) * triton.cdiv(width, launch.columns),
-            (ids_M, weight_VH, y, m, width), warps=launch.warps, stages=launch.stages,
-            ROWS=launch.rows, COLUMNS=launch.columns, ALIGNED=aligned,
-        )  # fmt: skip
+            embedding_forward,
+            triton.cdiv(m, launch.rows) * triton.cdiv(width, launch.columns),
+            (ids_M, weight_VH, y, m, width),
+            warps=launch.warps,
+            stages=launch.stages,
+            ROWS=launch.rows,
+            COLUMNS=launch.columns,
+            ALIGNED=aligned,
+        )
     return y
 
 
@@ -119,7 +138,12 @@ def _add(dy_MH: Tensor, ids_M: Tensor, sums_VH: Tensor, padding: int, resume: bo
     with on_device(dy_MH):
         ordered_M, positions_M = torch.sort(ids_M, stable=True)
         run(
-            embedding_backward, m * triton.cdiv(width, launch.columns),
-            (dy_MH, ordered_M, positions_M, sums_VH, m, width, padding), warps=launch.warps, stages=launch.stages,
-            RESUME=resume, ROWS=launch.rows, COLUMNS=launch.columns,
-        )  # fmt: skip
+            embedding_backward,
+            m * triton.cdiv(width, launch.columns),
+            (dy_MH, ordered_M, positions_M, sums_VH, m, width, padding),
+            warps=launch.warps,
+            stages=launch.stages,
+            RESUME=resume,
+            ROWS=launch.rows,
+            COLUMNS=launch.columns,
+        )

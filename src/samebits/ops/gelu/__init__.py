@@ -66,9 +66,13 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 register(
     "gelu(Tensor x, bool by_tanh, str backend) -> Tensor",
-    run=_gelu, fake=_gelu_fake, setup_context=_setup_context, backward=_backward,
-)  # fmt: skip
+    run=_gelu,
+    fake=_gelu_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)
 register(
     "gelu_backward(Tensor dy, Tensor x, bool by_tanh, str backend) -> Tensor",
-    run=_gelu_backward, fake=_gelu_backward_fake,
-)  # fmt: skip
+    run=_gelu_backward,
+    fake=_gelu_backward_fake,
+)

@@ -88,10 +88,14 @@ def _exact_tanh(arguments: Arguments, dy: Tensor, error: Callable[[int], float])
     return {
         "output": _bounded(gelu_tanh64(x), 0.5 * x.abs() * both, of_tanh, 3, small, dy.dtype),
         "x": _bounded(
-            dy64 * slope_tanh64(x), dy64.abs() * (0.5 * both + steep * flank), relative, 4,
-            dy64.abs() * steep * lost + small, dy.dtype,
+            dy64 * slope_tanh64(x),
+            dy64.abs() * (0.5 * both + steep * flank),
+            relative,
+            4,
+            dy64.abs() * steep * lost + small,
+            dy.dtype,
         ),
-    }  # fmt: skip
+    }
 
 
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
@@ -105,11 +109,21 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
 
 DOORS = {
     "gelu": Door(
-        name="gelu", row_arguments=("x",), shared_arguments=(), shape_axes="MH",
-        make=_make, exact=_exact, launches=launches,
+        name="gelu",
+        row_arguments=("x",),
+        shared_arguments=(),
+        shape_axes="MH",
+        make=_make,
+        exact=_exact,
+        launches=launches,
     ),
     "gelu_tanh": Door(
-        name="gelu_tanh", row_arguments=("x",), shared_arguments=(), shape_axes="MH",
-        make=_make, exact=_exact_tanh, launches=launches,
+        name="gelu_tanh",
+        row_arguments=("x",),
+        shared_arguments=(),
+        shape_axes="MH",
+        make=_make,
+        exact=_exact_tanh,
+        launches=launches,
     ),
-}  # fmt: skip
+}

@@ -68,9 +68,13 @@ def _on_both(identifier: str) -> Proof:
     """The promise `device` for every finite 16-bit number, in float32."""
     door = DOORS[CONTRACT.subjects[CONTRACT.obligations[identifier].subject].door]
     return same_on_both(
-        CONTRACT, door, identifier, _in_float32, expected=sum(FINITE.values()),
+        CONTRACT,
+        door,
+        identifier,
+        _in_float32,
+        expected=sum(FINITE.values()),
         bound="all finite bfloat16 and float16 numbers in float32, forward and backward",
-    )  # fmt: skip
+    )
 
 
 by_the_error_function_by_triton = by_triton(by_the_error_function)

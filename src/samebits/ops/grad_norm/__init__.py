@@ -43,9 +43,12 @@ def grad_square_sum(tensors: Iterable[Tensor], *, backend: str | None = None) ->
 
 @checked
 def clip_grad_norm_(
-    parameters: Tensor | Iterable[Tensor], max_norm: float, *, error_if_nonfinite: bool = False,
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    *,
+    error_if_nonfinite: bool = False,
     backend: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Scales all gradients by min(1, max_norm / (norm + 1e-6)), in place; returns the norm before.
 
     A norm that is NaN makes every gradient NaN; an infinite one makes them 0, or NaN where they were infinite.
@@ -136,6 +139,5 @@ def _clip_fake(grads: Sequence[Tensor], norm: Tensor, max_norm: float, backend: 
 register("grad_square_sum(Tensor[] tensors, str backend) -> Tensor", run=_square_sum, fake=_number_fake)
 register("grad_norm(Tensor[] tensors, str backend) -> Tensor", run=_norm, fake=_number_fake)
 register(
-    "grad_norm_clip_(Tensor(a!)[] grads, Tensor norm, float max_norm, str backend) -> ()",
-    run=_clip_, fake=_clip_fake,
-)  # fmt: skip
+    "grad_norm_clip_(Tensor(a!)[] grads, Tensor norm, float max_norm, str backend) -> ()", run=_clip_, fake=_clip_fake
+)

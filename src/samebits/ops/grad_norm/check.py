@@ -101,15 +101,35 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
 
 DOORS = {
     "grad_square_sum": Door(
-        name="grad_square_sum", row_arguments=("x",), shared_arguments=(), shape_axes="MH", make=_make,
-        exact=_exact_squares, launches=launches, differentiable=False, probe=_probe, encoding=_encoding,
+        name="grad_square_sum",
+        row_arguments=("x",),
+        shared_arguments=(),
+        shape_axes="MH",
+        make=_make,
+        exact=_exact_squares,
+        launches=launches,
+        differentiable=False,
+        probe=_probe,
+        encoding=_encoding,
     ),
     "grad_norm": Door(
-        name="grad_norm", row_arguments=("x",), shared_arguments=(), shape_axes="MH", make=_make, exact=_exact_norms,
-        launches=launches, differentiable=False,
+        name="grad_norm",
+        row_arguments=("x",),
+        shared_arguments=(),
+        shape_axes="MH",
+        make=_make,
+        exact=_exact_norms,
+        launches=launches,
+        differentiable=False,
     ),
     "clip_grad_norm_": Door(
-        name="clip_grad_norm_", row_arguments=("x",), shared_arguments=(), shape_axes="MH", make=_make,
-        exact=_exact_clipped, launches=launches, differentiable=False,
+        name="clip_grad_norm_",
+        row_arguments=("x",),
+        shared_arguments=(),
+        shape_axes="MH",
+        make=_make,
+        exact=_exact_clipped,
+        launches=launches,
+        differentiable=False,
     ),
-}  # fmt: skip
+}

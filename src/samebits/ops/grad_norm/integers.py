@@ -50,7 +50,11 @@ def every_piece_in_the_total() -> Claim:
 def pieces() -> Proof:
     """triton_kernel.py: grad_square_pieces, grad_square_total, grad_norm_scale; cpu_kernel.cpp: pieces_of."""
     claims = [
-        every_element_in_one_piece(), every_piece_in_the_total(), fold_of_lanes(LANES), lane_of_an_element(),
-        program_elements(False), program_elements(True),
-    ]  # fmt: skip
+        every_element_in_one_piece(),
+        every_piece_in_the_total(),
+        fold_of_lanes(LANES),
+        lane_of_an_element(),
+        program_elements(False),
+        program_elements(True),
+    ]
     return prove(claims, bound="all sizes < 2^62, all numbers of tensors, all blocks < 2^16")

@@ -89,9 +89,13 @@ def square_sum(tensors: Sequence[Tensor], *, launch: RowLaunch | None = None) ->
         for tensor, count in zip(tensors, counts, strict=True):
             flat = tensor.view(-1)
             run(
-                grad_square_pieces, count, (flat, sums[first:], flat.numel()), warps=launch.warps,
-                stages=launch.stages, ALIGNED=aligned(flat),
-            )  # fmt: skip
+                grad_square_pieces,
+                count,
+                (flat, sums[first:], flat.numel()),
+                warps=launch.warps,
+                stages=launch.stages,
+                ALIGNED=aligned(flat),
+            )
             first += count
         run(grad_square_total, 1, (sums, total, first), warps=launch.warps, stages=launch.stages)
     return total
@@ -104,6 +108,11 @@ def clip(grads: Sequence[Tensor], norm: Tensor, max_norm: float, *, launch: RowL
         for grad in grads:
             flat = grad.view(-1)
             run(
-                grad_norm_scale, triton.cdiv(flat.numel(), launch.columns), (flat, norm, flat.numel(), max_norm),
-                warps=launch.warps, stages=launch.stages, BLOCK=launch.columns, ALIGNED=aligned(flat),
-            )  # fmt: skip
+                grad_norm_scale,
+                triton.cdiv(flat.numel(), launch.columns),
+                (flat, norm, flat.numel(), max_norm),
+                warps=launch.warps,
+                stages=launch.stages,
+                BLOCK=launch.columns,
+                ALIGNED=aligned(flat),
+            )

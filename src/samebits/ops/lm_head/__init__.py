@@ -82,5 +82,8 @@ def _backward(ctx: Any, dlogits_MV: Tensor) -> tuple[Tensor | None, Tensor | Non
 
 register(
     "lm_head(Tensor hidden, Tensor weight, str backend) -> Tensor",
-    run=_run, fake=_fake, setup_context=_setup_context, backward=_backward,
-)  # fmt: skip
+    run=_run,
+    fake=_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)

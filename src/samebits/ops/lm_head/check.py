@@ -51,8 +51,10 @@ def tied_gradient(hidden: Tensor, dlogits: Tensor, ids: Tensor, dembedding: Tens
 def _make_tied(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
     rows, depth, vocabulary = shape
     sizes = {"hidden": depth, "dlogits": vocabulary, "dembedding": depth}
-    made = {name: matmul.tensor(recipe, (rows, size), 4 * seed + number, format)
-            for number, (name, size) in enumerate(sizes.items())}  # fmt: skip
+    made = {
+        name: matmul.tensor(recipe, (rows, size), 4 * seed + number, format)
+        for number, (name, size) in enumerate(sizes.items())
+    }
     ids = torch.arange(rows) * 7919 % vocabulary
     return {"hidden": made["hidden"], "dlogits": made["dlogits"], "ids": ids, "dembedding": made["dembedding"]}
 
@@ -97,12 +99,25 @@ def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, ba
 
 DOORS = {
     "lm_head": Door(
-        name="lm_head", row_arguments=("hidden",), shared_arguments=("weight",), shape_axes="MKV",
-        make=_make, exact=_exact, probe=_probe, launches=launches, resume=_resume,
+        name="lm_head",
+        row_arguments=("hidden",),
+        shared_arguments=("weight",),
+        shape_axes="MKV",
+        make=_make,
+        exact=_exact,
+        probe=_probe,
+        launches=launches,
+        resume=_resume,
     ),
     "tied_gradient": Door(
-        name="tied_gradient", row_arguments=("hidden", "dlogits", "ids", "dembedding"), shared_arguments=(),
-        shape_axes="MKV", make=_make_tied, exact=_exact_tied, launches=launches, differentiable=False,
+        name="tied_gradient",
+        row_arguments=("hidden", "dlogits", "ids", "dembedding"),
+        shared_arguments=(),
+        shape_axes="MKV",
+        make=_make_tied,
+        exact=_exact_tied,
+        launches=launches,
+        differentiable=False,
         without_gradient=("ids",),
     ),
-}  # fmt: skip
+}

@@ -40,9 +40,15 @@ def selected_logprob(
 
 
 def selected_logprob_weight_gradient_(
-    accumulator: Tensor, dlogprob: Tensor, hidden: Tensor, weight: Tensor, ids: Tensor, *, ignore_index: int = -100,
+    accumulator: Tensor,
+    dlogprob: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    *,
+    ignore_index: int = -100,
     backend: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """accumulator (V, K) float32 <- the chain over rows of the weight's gradient, resumed from it.
 
     dlogprob (...) float32 is what flows into `selected_logprob`. Rows may be cut anywhere (width 1) or at multiples of
@@ -121,9 +127,16 @@ def _forward(hidden: Tensor, weight: Tensor, ids: Tensor, ignore_index: int, bac
 
 
 def _gradients(
-    dlogprob: Tensor, hidden: Tensor, weight: Tensor, ids: Tensor, lse: Tensor, ignore_index: int, wants_hidden: bool,
-    wants_weight: bool, backend: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    dlogprob: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    lse: Tensor,
+    ignore_index: int,
+    wants_hidden: bool,
+    wants_weight: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
     if hidden.shape[0] == 0:
         return hidden.new_zeros(hidden.shape if wants_hidden else 0), weight.new_zeros(
             weight.shape if wants_weight else 0
@@ -133,9 +146,16 @@ def _gradients(
 
 
 def _gradients_(
-    accumulator: Tensor, dlogprob: Tensor, hidden: Tensor, weight: Tensor, ids: Tensor, lse: Tensor, ignore_index: int,
-    wants_hidden: bool, backend: str,
-) -> Tensor:  # fmt: skip
+    accumulator: Tensor,
+    dlogprob: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    lse: Tensor,
+    ignore_index: int,
+    wants_hidden: bool,
+    backend: str,
+) -> Tensor:
     """The gradient of hidden, empty where not wanted; that of weight goes on in the accumulator."""
     if hidden.shape[0] == 0:
         return hidden.new_zeros(hidden.shape if wants_hidden else 0)
@@ -155,16 +175,30 @@ def _forward_fake(
 
 
 def _gradients_fake(
-    dlogprob: Tensor, hidden: Tensor, weight: Tensor, ids: Tensor, lse: Tensor, ignore_index: int, wants_hidden: bool,
-    wants_weight: bool, backend: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    dlogprob: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    lse: Tensor,
+    ignore_index: int,
+    wants_hidden: bool,
+    wants_weight: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
     return hidden.new_empty(hidden.shape if wants_hidden else 0), weight.new_empty(weight.shape if wants_weight else 0)
 
 
 def _gradients_fake_(
-    accumulator: Tensor, dlogprob: Tensor, hidden: Tensor, weight: Tensor, ids: Tensor, lse: Tensor, ignore_index: int,
-    wants_hidden: bool, backend: str,
-) -> Tensor:  # fmt: skip
+    accumulator: Tensor,
+    dlogprob: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    lse: Tensor,
+    ignore_index: int,
+    wants_hidden: bool,
+    backend: str,
+) -> Tensor:
     return hidden.new_empty(hidden.shape if wants_hidden else 0)
 
 
@@ -190,15 +224,20 @@ def _backward(ctx: Any, dlogprob: Tensor, _: Tensor) -> tuple[Tensor | None, ...
 
 register(
     "selected_logprob(Tensor hidden, Tensor weight, Tensor ids, int ignore_index, str backend) -> (Tensor, Tensor)",
-    run=_forward, fake=_forward_fake, setup_context=_setup_context, backward=_backward,
-)  # fmt: skip
+    run=_forward,
+    fake=_forward_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)
 register(
     "selected_logprob_gradients(Tensor dlogprob, Tensor hidden, Tensor weight, Tensor ids, Tensor lse,"
     " int ignore_index, bool wants_hidden, bool wants_weight, str backend) -> (Tensor, Tensor)",
-    run=_gradients, fake=_gradients_fake,
-)  # fmt: skip
+    run=_gradients,
+    fake=_gradients_fake,
+)
 register(
     "selected_logprob_gradients_(Tensor(a!) accumulator, Tensor dlogprob, Tensor hidden, Tensor weight, Tensor ids,"
     " Tensor lse, int ignore_index, bool wants_hidden, str backend) -> Tensor",
-    run=_gradients_, fake=_gradients_fake_,
-)  # fmt: skip
+    run=_gradients_,
+    fake=_gradients_fake_,
+)

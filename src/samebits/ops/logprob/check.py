@@ -111,7 +111,14 @@ def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, ba
 
 DOORS = {
     "selected_logprob": Door(
-        name="selected_logprob", row_arguments=("hidden", "ids"), shared_arguments=("weight",), shape_axes="MKV",
-        make=make_arguments, exact=exact, launches=launches, without_gradient=("ids",), resume=_resume,
-    ),
-}  # fmt: skip
+        name="selected_logprob",
+        row_arguments=("hidden", "ids"),
+        shared_arguments=("weight",),
+        shape_axes="MKV",
+        make=make_arguments,
+        exact=exact,
+        launches=launches,
+        without_gradient=("ids",),
+        resume=_resume,
+    )
+}

@@ -19,23 +19,44 @@ def forward(
     logprob_M, lse_M = torch.empty(rows, dtype=torch.float32), torch.empty(rows, dtype=torch.float32)
     parts = torch.empty(2, rows, -(-vocabulary // BLOCK), dtype=torch.float32)
     run(
-        "logprob_forward", "iqqqpppqpppp", FORMATS[hidden_MK.dtype], rows, vocabulary, depth,
-        *map(pointer, (hidden_MK, weight_VK, ids_M)), ignore_index, *map(pointer, (kept_MV, parts, logprob_M, lse_M)),
-    )  # fmt: skip
+        "logprob_forward",
+        "iqqqpppqpppp",
+        FORMATS[hidden_MK.dtype],
+        rows,
+        vocabulary,
+        depth,
+        *map(pointer, (hidden_MK, weight_VK, ids_M)),
+        ignore_index,
+        *map(pointer, (kept_MV, parts, logprob_M, lse_M)),
+    )
     return logprob_M, lse_M
 
 
 def logit_gradient(
-    dlogprob_M: Tensor, hidden_MK: Tensor, weight_CK: Tensor, ids_M: Tensor, lse_M: Tensor, ignore_index: int,
-    first: int, dz_MC: Tensor,
-) -> None:  # fmt: skip
+    dlogprob_M: Tensor,
+    hidden_MK: Tensor,
+    weight_CK: Tensor,
+    ids_M: Tensor,
+    lse_M: Tensor,
+    ignore_index: int,
+    first: int,
+    dz_MC: Tensor,
+) -> None:
     """The gradient of the logits of columns `first`, `first` + 1, ..., whose weights are given, into dz."""
     (rows, depth), columns = hidden_MK.shape, weight_CK.shape[0]
     run(
-        "logprob_gradient", "iqqqpppqqpppq", FORMATS[hidden_MK.dtype], rows, columns, depth,
-        *map(pointer, (hidden_MK, weight_CK, ids_M)), ignore_index, first, *map(pointer, (lse_M, dlogprob_M, dz_MC)),
+        "logprob_gradient",
+        "iqqqpppqqpppq",
+        FORMATS[hidden_MK.dtype],
+        rows,
+        columns,
+        depth,
+        *map(pointer, (hidden_MK, weight_CK, ids_M)),
+        ignore_index,
+        first,
+        *map(pointer, (lse_M, dlogprob_M, dz_MC)),
         dz_MC.stride(0),
-    )  # fmt: skip
+    )
 
 
 def logit_gradient_in_place(
@@ -44,7 +65,15 @@ def logit_gradient_in_place(
     """The gradient of known float32 logits, in their own memory; the view of it in `dtype` is returned."""
     rows, vocabulary = logits_MV.shape
     run(
-        "logprob_gradient_in_place", "iqqppqpp", FORMATS[dtype], rows, vocabulary, logits_MV.data_ptr(),
-        ids_M.data_ptr(), ignore_index, lse_M.data_ptr(), dlogprob_M.data_ptr(),
-    )  # fmt: skip
+        "logprob_gradient_in_place",
+        "iqqppqpp",
+        FORMATS[dtype],
+        rows,
+        vocabulary,
+        logits_MV.data_ptr(),
+        ids_M.data_ptr(),
+        ignore_index,
+        lse_M.data_ptr(),
+        dlogprob_M.data_ptr(),
+    )
     return logits_MV.view(dtype)[:, :vocabulary]

@@ -59,9 +59,14 @@ class Selection:
         return self.hidden.masked_fill((self.ids == self.ignore_index)[:, None], 0.0)
 
     def gradients(
-        self, dlogprob_M: Tensor, wants_hidden: bool, wants_weight: bool, *, upstream: Tensor | None = None,
+        self,
+        dlogprob_M: Tensor,
+        wants_hidden: bool,
+        wants_weight: bool,
+        *,
+        upstream: Tensor | None = None,
         sum_VK: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:
         """Those of hidden and weight: each chain in float32, times `upstream` where given, then rounded.
 
         What is not wanted is empty. With `sum_VK` (float32, contiguous) weight's chain is resumed there instead."""

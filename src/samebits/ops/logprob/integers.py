@@ -105,9 +105,16 @@ def cpu_panels() -> Claim:
 def vocabulary_blocks() -> Proof:
     """triton_kernel.py: logprob_described, logprob_addressed, block_statistics, merge_blocks; gradients.py: chunks."""
     claims = [
-        every_tile_once(), resident_programs(), every_product_once(), loads_in_bounds(), every_logit_in_one_block(),
-        selected_in_one_block(), merged_in_order(), chunks_at_blocks(), fold_of_lanes(BLOCK),
-    ]  # fmt: skip
+        every_tile_once(),
+        resident_programs(),
+        every_product_once(),
+        loads_in_bounds(),
+        every_logit_in_one_block(),
+        selected_in_one_block(),
+        merged_in_order(),
+        chunks_at_blocks(),
+        fold_of_lanes(BLOCK),
+    ]
     return prove(claims, bound=BOUND)
 
 

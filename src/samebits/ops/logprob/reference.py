@@ -65,9 +65,15 @@ def _statistics(hidden_MK: Tensor, weight_VK: Tensor) -> tuple[np.ndarray, np.nd
 
 @_quietly
 def logit_gradient(
-    dlogprob_M: Tensor, hidden_MK: Tensor, weight_CK: Tensor, ids_M: Tensor, lse_M: Tensor, ignore_index: int,
-    first: int, dz_MC: Tensor,
-) -> None:  # fmt: skip
+    dlogprob_M: Tensor,
+    hidden_MK: Tensor,
+    weight_CK: Tensor,
+    ids_M: Tensor,
+    lse_M: Tensor,
+    ignore_index: int,
+    first: int,
+    dz_MC: Tensor,
+) -> None:
     """The gradient of the logits of columns `first`, `first` + 1, ..., whose weights are given, into dz."""
     columns = torch.arange(first, first + weight_CK.shape[0], device=ids_M.device)
     own_MC, ignored_M1 = ids_M[:, None] == columns, (ids_M == ignore_index)[:, None]

@@ -98,10 +98,25 @@ def gradient_of_logits(logits, rows, columns, ids_ptr, lse_ptr, g_ptr, M):
     do_not_specialize_on_alignment=["ids_ptr", "lse_ptr", "g_ptr", "maxima_ptr", "sums_ptr", "selected_ptr"],
 )
 def logprob_described(
-    hidden, weight, dz, ids_ptr, lse_ptr, g_ptr, maxima_ptr, sums_ptr, selected_ptr, M: tl.int32, V: tl.int32,
-    K: tl.int32, first: tl.int32, programs: tl.int32,
-    TILE_M: tl.constexpr, TILE_K: tl.constexpr, GROUP: tl.constexpr, FLATTEN: tl.constexpr,
-):  # fmt: skip
+    hidden,
+    weight,
+    dz,
+    ids_ptr,
+    lse_ptr,
+    g_ptr,
+    maxima_ptr,
+    sums_ptr,
+    selected_ptr,
+    M: tl.int32,
+    V: tl.int32,
+    K: tl.int32,
+    first: tl.int32,
+    programs: tl.int32,
+    TILE_M: tl.constexpr,
+    TILE_K: tl.constexpr,
+    GROUP: tl.constexpr,
+    FLATTEN: tl.constexpr,
+):
     """Operands come through the tensor memory accelerator, which fills what lies outside with +0."""
     tiles_m, tiles_n = tl.cdiv(M, TILE_M), tl.cdiv(V, 256)
     steps = tl.cdiv(K, TILE_K)
@@ -130,16 +145,42 @@ def logprob_described(
 @triton.jit(
     do_not_specialize=["M", "V", "K", "first", "stride_hm", "stride_hk", "stride_wv", "stride_wk", "stride_dz"],
     do_not_specialize_on_alignment=[
-        "hidden_ptr", "weight_ptr", "dz_ptr", "ids_ptr", "lse_ptr", "g_ptr", "maxima_ptr", "sums_ptr", "selected_ptr",
+        "hidden_ptr",
+        "weight_ptr",
+        "dz_ptr",
+        "ids_ptr",
+        "lse_ptr",
+        "g_ptr",
+        "maxima_ptr",
+        "sums_ptr",
+        "selected_ptr",
     ],
-)  # fmt: skip
+)
 def logprob_addressed(
-    hidden_ptr, weight_ptr, dz_ptr, ids_ptr, lse_ptr, g_ptr, maxima_ptr, sums_ptr, selected_ptr, M: tl.int32,
-    V: tl.int32, K: tl.int32, first: tl.int32, stride_hm: tl.int64, stride_hk: tl.int64, stride_wv: tl.int64,
-    stride_wk: tl.int64, stride_dz: tl.int64,
-    HIDDEN_CONTIGUOUS: tl.constexpr, WEIGHT_CONTIGUOUS: tl.constexpr, TILE_M: tl.constexpr, TILE_K: tl.constexpr,
+    hidden_ptr,
+    weight_ptr,
+    dz_ptr,
+    ids_ptr,
+    lse_ptr,
+    g_ptr,
+    maxima_ptr,
+    sums_ptr,
+    selected_ptr,
+    M: tl.int32,
+    V: tl.int32,
+    K: tl.int32,
+    first: tl.int32,
+    stride_hm: tl.int64,
+    stride_hk: tl.int64,
+    stride_wv: tl.int64,
+    stride_wk: tl.int64,
+    stride_dz: tl.int64,
+    HIDDEN_CONTIGUOUS: tl.constexpr,
+    WEIGHT_CONTIGUOUS: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_K: tl.constexpr,
     GROUP: tl.constexpr,
-):  # fmt: skip
+):
     """Operands of any strides, loaded through pointers."""
     tile_m, tile_n = tile_at(tl.program_id(0), tl.cdiv(M, TILE_M), tl.cdiv(V, 256), GROUP)
     rows, columns = tile_m * TILE_M + tl.arange(0, TILE_M), tile_n * 256 + tl.arange(0, 256)
@@ -149,14 +190,38 @@ def logprob_addressed(
     whole = K // TILE_K * TILE_K
     for k in range(0, whole, TILE_K):
         logits = addressed_step(
-            logits, hidden_ptr, weight_ptr, hidden_lines, weight_lines, k + tl.arange(0, TILE_K),
-            stride_hm, stride_hk, stride_wk, stride_wv, K, HIDDEN_CONTIGUOUS, WEIGHT_CONTIGUOUS, False,
-        )  # fmt: skip
+            logits,
+            hidden_ptr,
+            weight_ptr,
+            hidden_lines,
+            weight_lines,
+            k + tl.arange(0, TILE_K),
+            stride_hm,
+            stride_hk,
+            stride_wk,
+            stride_wv,
+            K,
+            HIDDEN_CONTIGUOUS,
+            WEIGHT_CONTIGUOUS,
+            False,
+        )
     if whole < K:
         logits = addressed_step(
-            logits, hidden_ptr, weight_ptr, hidden_lines, weight_lines, whole + tl.arange(0, TILE_K),
-            stride_hm, stride_hk, stride_wk, stride_wv, K, HIDDEN_CONTIGUOUS, WEIGHT_CONTIGUOUS, True,
-        )  # fmt: skip
+            logits,
+            hidden_ptr,
+            weight_ptr,
+            hidden_lines,
+            weight_lines,
+            whole + tl.arange(0, TILE_K),
+            stride_hm,
+            stride_hk,
+            stride_wk,
+            stride_wv,
+            K,
+            HIDDEN_CONTIGUOUS,
+            WEIGHT_CONTIGUOUS,
+            True,
+        )
     if dz_ptr is None:
         block_statistics(logits, rows, tile_n * 256, ids_ptr, maxima_ptr, sums_ptr, selected_ptr, M, V, TILE_M)
     else:
@@ -171,9 +236,17 @@ def logprob_addressed(
     do_not_specialize_on_alignment=["maxima_ptr", "sums_ptr", "selected_ptr", "ids_ptr", "logprob_ptr", "lse_ptr"],
 )
 def merge_blocks(
-    maxima_ptr, sums_ptr, selected_ptr, ids_ptr, logprob_ptr, lse_ptr, M: tl.int32, blocks: tl.int32,
-    ROWS: tl.constexpr, AHEAD: tl.constexpr,
-):  # fmt: skip
+    maxima_ptr,
+    sums_ptr,
+    selected_ptr,
+    ids_ptr,
+    logprob_ptr,
+    lse_ptr,
+    M: tl.int32,
+    blocks: tl.int32,
+    ROWS: tl.constexpr,
+    AHEAD: tl.constexpr,
+):
     """l = fma(l_b, exp(m_b - m), l), blocks ascending; (z - m) - log(l), and m + log(l)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < M
@@ -213,16 +286,29 @@ def forward(
     with on_device(hidden_MK):
         launch_tiles(hidden_MK, weight_VK, None, (ids, None, None, maxima, sums, selected), 0, launch)
         run(
-            merge_blocks, triton.cdiv(rows, MERGED_ROWS), (maxima, sums, selected, ids, logprob, lse, rows, blocks),
-            warps=1, stages=1, ROWS=MERGED_ROWS, AHEAD=16,
-        )  # fmt: skip
+            merge_blocks,
+            triton.cdiv(rows, MERGED_ROWS),
+            (maxima, sums, selected, ids, logprob, lse, rows, blocks),
+            warps=1,
+            stages=1,
+            ROWS=MERGED_ROWS,
+            AHEAD=16,
+        )
     return logprob, lse
 
 
 def logit_gradient(
-    dlogprob_M: Tensor, hidden_MK: Tensor, weight_CK: Tensor, ids_M: Tensor, lse_M: Tensor, ignore_index: int,
-    first: int, dz_MC: Tensor, *, launch: VocabularyLaunch | None = None,
-) -> None:  # fmt: skip
+    dlogprob_M: Tensor,
+    hidden_MK: Tensor,
+    weight_CK: Tensor,
+    ids_M: Tensor,
+    lse_M: Tensor,
+    ignore_index: int,
+    first: int,
+    dz_MC: Tensor,
+    *,
+    launch: VocabularyLaunch | None = None,
+) -> None:
     """The gradient of the logits of columns `first`, `first` + 1, ..., whose weights are given, into dz."""
     tensors = (marked(ids_M, ignore_index), lse_M, dlogprob_M, None, None, None)
     with on_device(hidden_MK):
@@ -251,9 +337,13 @@ def select(rows: int, *, float32: bool, described: bool) -> VocabularyLaunch:
 
 
 def launch_tiles(
-    hidden: Tensor, weight: Tensor, dz: Tensor | None, tensors: tuple[Tensor | None, ...], first: int,
+    hidden: Tensor,
+    weight: Tensor,
+    dz: Tensor | None,
+    tensors: tuple[Tensor | None, ...],
+    first: int,
     launch: VocabularyLaunch | None,
-) -> None:  # fmt: skip
+) -> None:
     """Every tile of the logits of hidden (M, K) and weight (V, K): to statistics, or to dz where it is given."""
     (m, k), v = hidden.shape, weight.shape[0]
     operands = [each for each in (hidden, weight, dz) if each is not None]
@@ -269,15 +359,27 @@ def launch_tiles(
         right = describe(weight, False, BLOCK, launch.tile_k)
         stored = None if dz is None else describe(dz, False, launch.tile_m, BLOCK // 2)
         run(
-            logprob_described, programs, (left, right, stored, *tensors, m, v, k, first, programs),
-            warps=launch.warps, stages=launch.stages, TILE_M=launch.tile_m, TILE_K=launch.tile_k, GROUP=launch.group,
+            logprob_described,
+            programs,
+            (left, right, stored, *tensors, m, v, k, first, programs),
+            warps=launch.warps,
+            stages=launch.stages,
+            TILE_M=launch.tile_m,
+            TILE_K=launch.tile_k,
+            GROUP=launch.group,
             FLATTEN=resident > 0,
-        )  # fmt: skip
+        )
         return
     strides = (*hidden.stride(), *weight.stride(), 0 if dz is None else dz.stride(0))
     run(
-        logprob_addressed, tiles, (hidden, weight, dz, *tensors, m, v, k, first, *strides),
-        warps=launch.warps, stages=launch.stages,
-        HIDDEN_CONTIGUOUS=contiguous_axis(*hidden.stride()), WEIGHT_CONTIGUOUS=contiguous_axis(*weight.stride()),
-        TILE_M=launch.tile_m, TILE_K=launch.tile_k, GROUP=launch.group,
-    )  # fmt: skip
+        logprob_addressed,
+        tiles,
+        (hidden, weight, dz, *tensors, m, v, k, first, *strides),
+        warps=launch.warps,
+        stages=launch.stages,
+        HIDDEN_CONTIGUOUS=contiguous_axis(*hidden.stride()),
+        WEIGHT_CONTIGUOUS=contiguous_axis(*weight.stride()),
+        TILE_M=launch.tile_m,
+        TILE_K=launch.tile_k,
+        GROUP=launch.group,
+    )

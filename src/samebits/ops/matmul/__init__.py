@@ -110,9 +110,13 @@ def _backward(ctx: Any, dy_MN: Tensor) -> tuple[Tensor | None, Tensor | None, Te
 
 register(
     "gemm(Tensor a, Tensor b, Tensor? bias, str backend) -> Tensor",
-    run=_gemm, fake=_gemm_fake, setup_context=_setup_context, backward=_backward,
-)  # fmt: skip
+    run=_gemm,
+    fake=_gemm_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)
 register(
     "gemm_accumulate_(Tensor(a!) accumulator, Tensor a, Tensor b, str backend) -> ()",
-    run=_gemm_accumulate_, fake=_gemm_accumulate_fake,
-)  # fmt: skip
+    run=_gemm_accumulate_,
+    fake=_gemm_accumulate_fake,
+)

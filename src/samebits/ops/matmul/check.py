@@ -116,13 +116,28 @@ def _resume_matmul(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | N
 
 DOORS = {
     "linear": Door(
-        name="linear", row_arguments=("x",), shared_arguments=("weight", "bias"), shape_axes="MKN",
-        make=_make_linear, exact=_exact_linear, probe=_LINEAR_PROBE, launches=launches, resume=_resume_linear,
-        optional_arguments=("bias",), exact_specials=True,
-    ),
-    "matmul": Door(
-        name="matmul", row_arguments=("a",), shared_arguments=("b",), shape_axes="MKN",
-        make=_make_matmul, exact=_exact_matmul, probe=_MATMUL_PROBE, launches=launches, resume=_resume_matmul,
+        name="linear",
+        row_arguments=("x",),
+        shared_arguments=("weight", "bias"),
+        shape_axes="MKN",
+        make=_make_linear,
+        exact=_exact_linear,
+        probe=_LINEAR_PROBE,
+        launches=launches,
+        resume=_resume_linear,
+        optional_arguments=("bias",),
         exact_specials=True,
     ),
-}  # fmt: skip
+    "matmul": Door(
+        name="matmul",
+        row_arguments=("a",),
+        shared_arguments=("b",),
+        shape_axes="MKN",
+        make=_make_matmul,
+        exact=_exact_matmul,
+        probe=_MATMUL_PROBE,
+        launches=launches,
+        resume=_resume_matmul,
+        exact_specials=True,
+    ),
+}

@@ -16,8 +16,19 @@ def gemm(a_MK: Tensor, b_KN: Tensor, *, bias_N: Tensor | None = None, accumulato
         bias_N = bias_N.contiguous()
     resumed = accumulator_MN is not None
     run(
-        "matmul", "iiqqqpqqpqqppp", FORMATS[a_MK.dtype], FORMATS[out.dtype], rows, columns, depth,
-        a_MK.data_ptr(), *a_MK.stride(), b_KN.data_ptr(), *b_KN.stride(),
-        pointer(bias_N), pointer(accumulator_MN), None if resumed else out.data_ptr(),
-    )  # fmt: skip
+        "matmul",
+        "iiqqqpqqpqqppp",
+        FORMATS[a_MK.dtype],
+        FORMATS[out.dtype],
+        rows,
+        columns,
+        depth,
+        a_MK.data_ptr(),
+        *a_MK.stride(),
+        b_KN.data_ptr(),
+        *b_KN.stride(),
+        pointer(bias_N),
+        pointer(accumulator_MN),
+        None if resumed else out.data_ptr(),
+    )
     return out

@@ -234,8 +234,12 @@ def cpu_tiles() -> Claim:
         held = (y < z.smaller(rows, m - row)) & (x < z.smaller(columns, n - column))
         return held & (row + y == i) & (column + x == j) & (task >= 0) & (task < row_tiles * column_tiles)
 
-    return Claim(name="each output has one thread", state=state, fault="columns of tiles counted by the other number",
-                 truncating=True)  # fmt: skip
+    return Claim(
+        name="each output has one thread",
+        state=state,
+        fault="columns of tiles counted by the other number",
+        truncating=True,
+    )
 
 
 def cpu_single_row() -> Claim:
@@ -251,9 +255,16 @@ def cpu_single_row() -> Claim:
 def tiles() -> Proof:
     """triton_kernel.py: tile_at, offsets_of, matmul_described, matmul_addressed, load_lines."""
     claims = [
-        every_tile_once(), every_output_in_one_tile(), resident_programs(), stored_in_bounds(False),
-        stored_in_bounds(True), mask_is_exact(), loads_in_bounds(), numbers_fit(), number_of_tiles_fits(),
-    ]  # fmt: skip
+        every_tile_once(),
+        every_output_in_one_tile(),
+        resident_programs(),
+        stored_in_bounds(False),
+        stored_in_bounds(True),
+        mask_is_exact(),
+        loads_in_bounds(),
+        numbers_fit(),
+        number_of_tiles_fits(),
+    ]
     return prove(claims, bound=f"{EVERY_SIZE}, outputs of at most 2^36 numbers")
 
 

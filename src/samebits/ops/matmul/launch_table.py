@@ -39,11 +39,15 @@ class Launch:
 
     def __str__(self) -> str:
         marks = [
-            f"{self.tile_m}x{self.tile_n}x{self.tile_k}", f"w{self.warps}", f"s{self.stages}",
-            "pointer" if self.loads == "pointer" else "", "swap" if self.swap else "",
-            f"persistent{self.programs_per_sm}" if self.programs_per_sm else "", f"g{self.group}",
+            f"{self.tile_m}x{self.tile_n}x{self.tile_k}",
+            f"w{self.warps}",
+            f"s{self.stages}",
+            "pointer" if self.loads == "pointer" else "",
+            "swap" if self.swap else "",
+            f"persistent{self.programs_per_sm}" if self.programs_per_sm else "",
+            f"g{self.group}",
             f"parts{self.parts}" if self.parts > 1 else "",
-        ]  # fmt: skip
+        ]
         return " ".join(filter(None, marks))
 
 
@@ -71,9 +75,19 @@ FLOAT32_SMALL: Final = Launch(tile_m=64, tile_n=64, tile_k=16, warps=8, stages=3
 FLOAT32_FEW_ROWS: Final = Launch(tile_m=16, tile_n=32, tile_k=64, warps=4, stages=4, loads="pointer")
 
 SIXTEEN_BIT: Final = (
-    FEW_ROWS, FEW_ROWS_MANY_COLUMNS, SOME_ROWS, SMALL_TILES, SMALL_TILES_IN_PAIRS, HALF_A_WAVE, ONE_WAVE, FEW_WAVES,
-    MANY_WAVES, ONE_WAVE_WIDE, UNALIGNED, UNALIGNED_FEW_ROWS,
-)  # fmt: skip
+    FEW_ROWS,
+    FEW_ROWS_MANY_COLUMNS,
+    SOME_ROWS,
+    SMALL_TILES,
+    SMALL_TILES_IN_PAIRS,
+    HALF_A_WAVE,
+    ONE_WAVE,
+    FEW_WAVES,
+    MANY_WAVES,
+    ONE_WAVE_WIDE,
+    UNALIGNED,
+    UNALIGNED_FEW_ROWS,
+)
 TABLE: Final[dict[str, tuple[Launch, ...]]] = {
     "bfloat16": SIXTEEN_BIT,
     "float16": SIXTEEN_BIT,

@@ -64,8 +64,9 @@ def add_bias(accumulator, bias_ptr, rows, columns, M, N, TRANSPOSED: tl.constexp
 
 
 @triton.jit
-def resume_described(out, m, n, TILE_M: tl.constexpr, TILE_N: tl.constexpr, PARTS: tl.constexpr,
-                     TRANSPOSED: tl.constexpr):  # fmt: skip
+def resume_described(
+    out, m, n, TILE_M: tl.constexpr, TILE_N: tl.constexpr, PARTS: tl.constexpr, TRANSPOSED: tl.constexpr
+):
     """The tile as an earlier launch left it in float32: what `store_described` stored."""
     if TRANSPOSED:
         return out.load([n, m]).T
@@ -77,8 +78,9 @@ def resume_described(out, m, n, TILE_M: tl.constexpr, TILE_N: tl.constexpr, PART
 
 
 @triton.jit
-def store_described(out, accumulator, m, n, TILE_M: tl.constexpr, TILE_N: tl.constexpr, PARTS: tl.constexpr,
-                    TRANSPOSED: tl.constexpr):  # fmt: skip
+def store_described(
+    out, accumulator, m, n, TILE_M: tl.constexpr, TILE_N: tl.constexpr, PARTS: tl.constexpr, TRANSPOSED: tl.constexpr
+):
     """Round once and store through the tensor memory accelerator, in PARTS column parts to need less shared memory."""
     tl.static_assert(PARTS == 1 or (PARTS == 2 and not TRANSPOSED))
     if TRANSPOSED:
@@ -94,11 +96,25 @@ def store_described(out, accumulator, m, n, TILE_M: tl.constexpr, TILE_N: tl.con
 
 @triton.jit(do_not_specialize=["M", "N", "K", "programs"], do_not_specialize_on_alignment=["bias_ptr"])
 def matmul_described(
-    a, b, out, bias_ptr, M: tl.int32, N: tl.int32, K: tl.int32, programs: tl.int32,
-    A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr, OUT_TRANSPOSED: tl.constexpr, RESUMED: tl.constexpr,
-    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr,
+    a,
+    b,
+    out,
+    bias_ptr,
+    M: tl.int32,
+    N: tl.int32,
+    K: tl.int32,
+    programs: tl.int32,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    OUT_TRANSPOSED: tl.constexpr,
+    RESUMED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    GROUP: tl.constexpr,
+    PARTS: tl.constexpr,
     FLATTEN: tl.constexpr,
-):  # fmt: skip
+):
     """Operands come through the tensor memory accelerator, which fills what lies outside with +0."""
     tiles_m, tiles_n = tl.cdiv(M, TILE_M), tl.cdiv(N, TILE_N)
     steps = tl.cdiv(K, TILE_K)
@@ -144,9 +160,21 @@ def load_lines(
 
 @triton.jit
 def addressed_step(
-    accumulator, a_ptr, b_ptr, rows, columns, ks, stride_am, stride_ak, stride_bk, stride_bn, K,
-    A_CONTIGUOUS: tl.constexpr, B_CONTIGUOUS: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
+    accumulator,
+    a_ptr,
+    b_ptr,
+    rows,
+    columns,
+    ks,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    K,
+    A_CONTIGUOUS: tl.constexpr,
+    B_CONTIGUOUS: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     """One step of the chain. In float32 a padded product is -0 * +0 = -0, which leaves an accumulator of -0 alone;
     the 16-bit units are fed +0, as the tensor memory accelerator feeds them."""
     FLOAT32: tl.constexpr = a_ptr.dtype.element_ty == tl.float32
@@ -160,11 +188,26 @@ def addressed_step(
     do_not_specialize_on_alignment=["a_ptr", "b_ptr", "out_ptr", "bias_ptr", "accumulator_ptr"],
 )
 def matmul_addressed(
-    a_ptr, b_ptr, out_ptr, bias_ptr, accumulator_ptr, M: tl.int32, N: tl.int32, K: tl.int32,
-    stride_am: tl.int64, stride_ak: tl.int64, stride_bk: tl.int64, stride_bn: tl.int64,
-    A_CONTIGUOUS: tl.constexpr, B_CONTIGUOUS: tl.constexpr, OUT_TRANSPOSED: tl.constexpr,
-    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
+    a_ptr,
+    b_ptr,
+    out_ptr,
+    bias_ptr,
+    accumulator_ptr,
+    M: tl.int32,
+    N: tl.int32,
+    K: tl.int32,
+    stride_am: tl.int64,
+    stride_ak: tl.int64,
+    stride_bk: tl.int64,
+    stride_bn: tl.int64,
+    A_CONTIGUOUS: tl.constexpr,
+    B_CONTIGUOUS: tl.constexpr,
+    OUT_TRANSPOSED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    GROUP: tl.constexpr,
+):
     """Operands of any strides, loaded through pointers."""
     tile_m, tile_n = tile_at(tl.program_id(0), tl.cdiv(M, TILE_M), tl.cdiv(N, TILE_N), GROUP)
     rows, columns = tile_m * TILE_M + tl.arange(0, TILE_M), tile_n * TILE_N + tl.arange(0, TILE_N)
@@ -174,14 +217,38 @@ def matmul_addressed(
     whole = K // TILE_K * TILE_K
     for first in range(0, whole, TILE_K):
         accumulator = addressed_step(
-            accumulator, a_ptr, b_ptr, a_lines, b_lines, first + tl.arange(0, TILE_K),
-            stride_am, stride_ak, stride_bk, stride_bn, K, A_CONTIGUOUS, B_CONTIGUOUS, False,
-        )  # fmt: skip
+            accumulator,
+            a_ptr,
+            b_ptr,
+            a_lines,
+            b_lines,
+            first + tl.arange(0, TILE_K),
+            stride_am,
+            stride_ak,
+            stride_bk,
+            stride_bn,
+            K,
+            A_CONTIGUOUS,
+            B_CONTIGUOUS,
+            False,
+        )
     if whole < K:
         accumulator = addressed_step(
-            accumulator, a_ptr, b_ptr, a_lines, b_lines, whole + tl.arange(0, TILE_K),
-            stride_am, stride_ak, stride_bk, stride_bn, K, A_CONTIGUOUS, B_CONTIGUOUS, True,
-        )  # fmt: skip
+            accumulator,
+            a_ptr,
+            b_ptr,
+            a_lines,
+            b_lines,
+            whole + tl.arange(0, TILE_K),
+            stride_am,
+            stride_ak,
+            stride_bk,
+            stride_bn,
+            K,
+            A_CONTIGUOUS,
+            B_CONTIGUOUS,
+            True,
+        )
     offsets, inside = offsets_of(rows, columns, M, N, OUT_TRANSPOSED)
     if accumulator_ptr is None:
         accumulator = add_bias(accumulator, bias_ptr, rows, columns, M, N, OUT_TRANSPOSED)
@@ -225,9 +292,14 @@ def multiprocessors(device: torch.device) -> int:
 
 
 def gemm(
-    a_MK: Tensor, b_KN: Tensor, *, bias_N: Tensor | None = None, accumulator_MN: Tensor | None = None,
-    out_dtype: torch.dtype | None = None, launch: Launch | None = None,
-) -> Tensor:  # fmt: skip
+    a_MK: Tensor,
+    b_KN: Tensor,
+    *,
+    bias_N: Tensor | None = None,
+    accumulator_MN: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    launch: Launch | None = None,
+) -> Tensor:
     """round(a b + bias), or the accumulator with a b added to it, in place. Any strides; all sizes at least one.
 
     The result is rounded to `out_dtype`, that of `a` when None."""
@@ -278,26 +350,53 @@ def launch_described(
     resident = launch.programs_per_sm and launch.programs_per_sm * multiprocessors(out.device)
     programs = min(tiles, resident) if resident else tiles
     run(
-        matmul_described, programs, (left, right, stored, bias, m, n, k, programs),
-        warps=launch.warps, stages=launch.stages,
-        A_TRANSPOSED=a_transposed, B_TRANSPOSED=b_transposed, OUT_TRANSPOSED=launch.swap, RESUMED=resumed,
-        TILE_M=launch.tile_m, TILE_N=launch.tile_n, TILE_K=launch.tile_k, GROUP=launch.group, PARTS=launch.parts,
+        matmul_described,
+        programs,
+        (left, right, stored, bias, m, n, k, programs),
+        warps=launch.warps,
+        stages=launch.stages,
+        A_TRANSPOSED=a_transposed,
+        B_TRANSPOSED=b_transposed,
+        OUT_TRANSPOSED=launch.swap,
+        RESUMED=resumed,
+        TILE_M=launch.tile_m,
+        TILE_N=launch.tile_n,
+        TILE_K=launch.tile_k,
+        GROUP=launch.group,
+        PARTS=launch.parts,
         # A resumed tile is loaded before its chain: two such tiles at once would not fit into shared memory.
         FLATTEN=resident > 0 and not resumed,
-    )  # fmt: skip
+    )
 
 
 def launch_addressed(launch: Launch, a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, *, resumed: bool) -> None:
     a, b = (b.T, a.T) if launch.swap else (a, b)
     (m, k), n = a.shape, b.shape[1]
     arguments = (
-        a, b, None if resumed else out, bias, out if resumed else None, m, n, k,
-        a.stride(0), a.stride(1), b.stride(0), b.stride(1),
-    )  # fmt: skip
+        a,
+        b,
+        None if resumed else out,
+        bias,
+        out if resumed else None,
+        m,
+        n,
+        k,
+        a.stride(0),
+        a.stride(1),
+        b.stride(0),
+        b.stride(1),
+    )
     run(
-        matmul_addressed, triton.cdiv(m, launch.tile_m) * triton.cdiv(n, launch.tile_n), arguments,
-        warps=launch.warps, stages=launch.stages,
-        A_CONTIGUOUS=contiguous_axis(a.stride(0), a.stride(1)), B_CONTIGUOUS=contiguous_axis(b.stride(1), b.stride(0)),
+        matmul_addressed,
+        triton.cdiv(m, launch.tile_m) * triton.cdiv(n, launch.tile_n),
+        arguments,
+        warps=launch.warps,
+        stages=launch.stages,
+        A_CONTIGUOUS=contiguous_axis(a.stride(0), a.stride(1)),
+        B_CONTIGUOUS=contiguous_axis(b.stride(1), b.stride(0)),
         OUT_TRANSPOSED=launch.swap,
-        TILE_M=launch.tile_m, TILE_N=launch.tile_n, TILE_K=launch.tile_k, GROUP=launch.group,
-    )  # fmt: skip
+        TILE_M=launch.tile_m,
+        TILE_N=launch.tile_n,
+        TILE_K=launch.tile_k,
+        GROUP=launch.group,
+    )

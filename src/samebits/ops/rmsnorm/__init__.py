@@ -172,17 +172,25 @@ def _backward_residual(ctx: Any, dy: Tensor, _: Tensor, dhidden: Tensor) -> tupl
 
 register(
     "rmsnorm(Tensor x, Tensor weight, float eps, str backend) -> (Tensor, Tensor)",
-    run=_rmsnorm, fake=_rmsnorm_fake, setup_context=_setup_context, backward=_backward,
-)  # fmt: skip
+    run=_rmsnorm,
+    fake=_rmsnorm_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)
 register(
     "rmsnorm_residual(Tensor x, Tensor weight, Tensor residual, float eps, str backend) -> (Tensor, Tensor, Tensor)",
-    run=_rmsnorm_residual, fake=_rmsnorm_residual_fake, setup_context=_setup_context, backward=_backward_residual,
-)  # fmt: skip
+    run=_rmsnorm_residual,
+    fake=_rmsnorm_residual_fake,
+    setup_context=_setup_context,
+    backward=_backward_residual,
+)
 register(
     "rmsnorm_dx(Tensor dy, Tensor hidden, Tensor weight, Tensor rstd, Tensor? dhidden, str backend) -> Tensor",
-    run=_dx, fake=_dx_fake,
-)  # fmt: skip
+    run=_dx,
+    fake=_dx_fake,
+)
 register(
     "rmsnorm_dweight_(Tensor(a!) accumulator, Tensor dy, Tensor hidden, Tensor rstd, str backend) -> ()",
-    run=_dweight_, fake=_dweight_fake,
-)  # fmt: skip
+    run=_dweight_,
+    fake=_dweight_fake,
+)

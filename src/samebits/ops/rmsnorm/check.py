@@ -89,9 +89,12 @@ def _encoding(terms: int) -> Encoding:
         raise ValueError(f"rmsnorm: the statistic shows its sum for 4, 16, 64, 256, ... terms, got {terms}")
     scale = np.float32(1.0) / np.float32(terms)
     return Encoding(
-        one=1.0, small=2.0**-12, zero=0.0, leaves=lambda x: (x, x),
+        one=1.0,
+        small=2.0**-12,
+        zero=0.0,
+        leaves=lambda x: (x, x),
         finish=lambda total: evaluate("rsqrt", np.asarray(total, np.float32) * scale),
-    )  # fmt: skip
+    )
 
 
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
@@ -113,12 +116,27 @@ def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, ba
 
 DOORS = {
     "rmsnorm": Door(
-        name="rmsnorm", row_arguments=("x",), shared_arguments=("weight",), shape_axes="MH",
-        make=_make, exact=_exact, launches=launches, resume=_resume,
-        own_numbers={"eps": (EPSILON, 1e-5, 1e-8, 2.0**-23, 1e-12, 0.0)}, exact_zero_signs=True,
+        name="rmsnorm",
+        row_arguments=("x",),
+        shared_arguments=("weight",),
+        shape_axes="MH",
+        make=_make,
+        exact=_exact,
+        launches=launches,
+        resume=_resume,
+        own_numbers={"eps": (EPSILON, 1e-5, 1e-8, 2.0**-23, 1e-12, 0.0)},
+        exact_zero_signs=True,
     ),
     "rmsnorm_statistic": Door(
-        name="rmsnorm_statistic", row_arguments=("x",), shared_arguments=("weight",), shape_axes="MH",
-        make=_make, exact=_exact_statistic, launches=launches, differentiable=False, probe=_probe, encoding=_encoding,
+        name="rmsnorm_statistic",
+        row_arguments=("x",),
+        shared_arguments=("weight",),
+        shape_axes="MH",
+        make=_make,
+        exact=_exact_statistic,
+        launches=launches,
+        differentiable=False,
+        probe=_probe,
+        encoding=_encoding,
     ),
-}  # fmt: skip
+}

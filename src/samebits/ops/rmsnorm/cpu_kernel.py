@@ -16,9 +16,15 @@ def forward(x_MH: Tensor, weight_H: Tensor, eps: float, residual_MH: Tensor | No
     written = None if residual_MH is None else hidden_MH
     tensors = (x_MH, weight_H, residual_MH)
     run(
-        "rmsnorm_forward", "iqqpppfppp", FORMATS[x_MH.dtype], rows, width, *map(pointer, tensors), eps,
+        "rmsnorm_forward",
+        "iqqpppfppp",
+        FORMATS[x_MH.dtype],
+        rows,
+        width,
+        *map(pointer, tensors),
+        eps,
         *map(pointer, (y_MH, rstd_M, written)),
-    )  # fmt: skip
+    )
     return y_MH, rstd_M, hidden_MH
 
 

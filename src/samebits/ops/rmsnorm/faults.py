@@ -141,8 +141,11 @@ class _OtherGradients(torch.autograd.Function):
         dx = rstd * (g - xhat * (within_mean * xhat).mean(-1, keepdim=True))
         dweight = (dy.float() * xhat).sum(0)
         return (
-            dx.to(x.dtype) * (ctx.wrong != "no dx"), dweight.to(weight.dtype) * (ctx.wrong != "no dweight"), None, None
-        )  # fmt: skip
+            dx.to(x.dtype) * (ctx.wrong != "no dx"),
+            dweight.to(weight.dtype) * (ctx.wrong != "no dweight"),
+            None,
+            None,
+        )
 
 
 def weight_gradient_never_computed(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:

@@ -41,9 +41,19 @@ def load_weight(weight_ptr, columns, H, ALIGNED: tl.constexpr):
     do_not_specialize_on_alignment=["x_ptr", "residual_ptr", "weight_ptr", "y_ptr", "hidden_ptr", "rstd_ptr"],
 )
 def rmsnorm_forward(
-    x_ptr, residual_ptr, weight_ptr, y_ptr, hidden_ptr, rstd_ptr, M: tl.int32, H: tl.int32,
-    reciprocal: tl.float32, eps: tl.float32, ROWS: tl.constexpr, ALIGNED: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    y_ptr,
+    hidden_ptr,
+    rstd_ptr,
+    M: tl.int32,
+    H: tl.int32,
+    reciprocal: tl.float32,
+    eps: tl.float32,
+    ROWS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
     """h = round(x + residual); rstd = rsqrt(sum(h*h) * (1/H) + eps); y = round((h * rstd) * weight)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     lanes = tl.zeros((ROWS, 256), dtype=tl.float32)
@@ -73,9 +83,18 @@ def rmsnorm_forward(
     do_not_specialize_on_alignment=["dy_ptr", "hidden_ptr", "weight_ptr", "rstd_ptr", "dhidden_ptr", "dx_ptr"],
 )
 def rmsnorm_backward_input(
-    dy_ptr, hidden_ptr, weight_ptr, rstd_ptr, dhidden_ptr, dx_ptr, M: tl.int32, H: tl.int32, reciprocal: tl.float32,
-    ROWS: tl.constexpr, ALIGNED: tl.constexpr,
-):  # fmt: skip
+    dy_ptr,
+    hidden_ptr,
+    weight_ptr,
+    rstd_ptr,
+    dhidden_ptr,
+    dx_ptr,
+    M: tl.int32,
+    H: tl.int32,
+    reciprocal: tl.float32,
+    ROWS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
     """g = dy * weight; xhat = h * rstd; c = sum(g * xhat) * (1/H); dx = round(rstd * fma(-xhat, c, g) + dhidden)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
@@ -101,13 +120,19 @@ def rmsnorm_backward_input(
 
 
 @triton.jit(
-    do_not_specialize=["M", "H"],
-    do_not_specialize_on_alignment=["dy_ptr", "hidden_ptr", "rstd_ptr", "accumulator_ptr"],
+    do_not_specialize=["M", "H"], do_not_specialize_on_alignment=["dy_ptr", "hidden_ptr", "rstd_ptr", "accumulator_ptr"]
 )
 def rmsnorm_backward_weight(
-    dy_ptr, hidden_ptr, rstd_ptr, accumulator_ptr, M: tl.int32, H: tl.int32,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, ALIGNED: tl.constexpr,
-):  # fmt: skip
+    dy_ptr,
+    hidden_ptr,
+    rstd_ptr,
+    accumulator_ptr,
+    M: tl.int32,
+    H: tl.int32,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
     """accumulator <- accumulator + round(dy * (h * rstd)), rows ascending."""
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     accumulator = tl.load(accumulator_ptr + columns, mask=columns < H, other=0.0)[None, :]
@@ -137,27 +162,40 @@ def forward(
     rstd = torch.empty(m, dtype=torch.float32, device=x.device)
     with on_device(x):
         run(
-            rmsnorm_forward, triton.cdiv(m, launch.rows),
-            (x, residual, weight, y, hidden, rstd, m, width, 1.0 / width, eps), warps=launch.warps,
-            stages=launch.stages, ROWS=launch.rows, ALIGNED=aligned(x, residual, weight, y, hidden),
-        )  # fmt: skip
+            rmsnorm_forward,
+            triton.cdiv(m, launch.rows),
+            (x, residual, weight, y, hidden, rstd, m, width, 1.0 / width, eps),
+            warps=launch.warps,
+            stages=launch.stages,
+            ROWS=launch.rows,
+            ALIGNED=aligned(x, residual, weight, y, hidden),
+        )
     return y, rstd, x if hidden is None else hidden
 
 
 def backward_input(
-    dy_MH: Tensor, hidden_MH: Tensor, weight_H: Tensor, rstd_M: Tensor, dhidden_MH: Tensor | None = None, *,
+    dy_MH: Tensor,
+    hidden_MH: Tensor,
+    weight_H: Tensor,
+    rstd_M: Tensor,
+    dhidden_MH: Tensor | None = None,
+    *,
     launch: RowLaunch | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The gradient of hidden, with what flows into hidden from elsewhere added before the rounding."""
     launch = launch or forced_launch() or ROW_LAUNCH
     (m, width), dy, hidden, weight = dy_MH.shape, dy_MH.contiguous(), hidden_MH.contiguous(), weight_H.contiguous()
     dhidden, dx = None if dhidden_MH is None else dhidden_MH.contiguous(), torch.empty_like(dy)
     with on_device(dy):
         run(
-            rmsnorm_backward_input, triton.cdiv(m, launch.rows),
-            (dy, hidden, weight, rstd_M.contiguous(), dhidden, dx, m, width, 1.0 / width), warps=launch.warps,
-            stages=launch.stages, ROWS=launch.rows, ALIGNED=aligned(dy, hidden, weight, dhidden, dx),
-        )  # fmt: skip
+            rmsnorm_backward_input,
+            triton.cdiv(m, launch.rows),
+            (dy, hidden, weight, rstd_M.contiguous(), dhidden, dx, m, width, 1.0 / width),
+            warps=launch.warps,
+            stages=launch.stages,
+            ROWS=launch.rows,
+            ALIGNED=aligned(dy, hidden, weight, dhidden, dx),
+        )
     return dx
 
 
@@ -169,7 +207,12 @@ def backward_weight(
     (m, width), dy, hidden = dy_MH.shape, dy_MH.contiguous(), hidden_MH.contiguous()
     with on_device(dy):
         run(
-            rmsnorm_backward_weight, triton.cdiv(width, launch.columns),
-            (dy, hidden, rstd_M.contiguous(), accumulator_H, m, width), warps=launch.warps, stages=launch.stages,
-            ROWS=launch.rows, COLUMNS=launch.columns, ALIGNED=aligned(dy, hidden),
-        )  # fmt: skip
+            rmsnorm_backward_weight,
+            triton.cdiv(width, launch.columns),
+            (dy, hidden, rstd_M.contiguous(), accumulator_H, m, width),
+            warps=launch.warps,
+            stages=launch.stages,
+            ROWS=launch.rows,
+            COLUMNS=launch.columns,
+            ALIGNED=aligned(dy, hidden),
+        )

@@ -28,9 +28,14 @@ LARGEST_POSITION = 2**24
 
 @checked
 def rope(
-    x: Tensor, positions: Tensor, theta: float = 10000.0, *, layout: str = "half", scaling: RopeScaling | None = None,
+    x: Tensor,
+    positions: Tensor,
+    theta: float = 10000.0,
+    *,
+    layout: str = "half",
+    scaling: RopeScaling | None = None,
     backend: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """x (..., T, H, D), each pair of a head turned by its token's position times the pair's frequency.
 
     positions: int32 or int64, (..., T), or (T) for every sequence of a batch. A pair is (i, i + D/2) in the layout
@@ -41,9 +46,15 @@ def rope(
     heads, size = x.shape[-2:]
     positions_M = positions.expand(x.shape[:-2]).reshape(-1).long()
     y: Tensor = call(
-        "rope", x.reshape(-1, heads, size), positions_M, theta, "" if scaling is None else scaling.text,
-        layout == "interleaved", False, backend,
-    )  # fmt: skip
+        "rope",
+        x.reshape(-1, heads, size),
+        positions_M,
+        theta,
+        "" if scaling is None else scaling.text,
+        layout == "interleaved",
+        False,
+        backend,
+    )
     return y.reshape(x.shape)
 
 
@@ -120,5 +131,8 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 register(
     "rope(Tensor x, Tensor positions, float theta, str scaling, bool interleaved, bool opposite, str backend)"
     " -> Tensor",
-    run=_rope, fake=_rope_fake, setup_context=_setup_context, backward=_backward,
-)  # fmt: skip
+    run=_rope,
+    fake=_rope_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)

@@ -88,11 +88,23 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
 
 DOORS = {
     "rope": Door(
-        name="rope", row_arguments=("x", "positions"), shared_arguments=(), shape_axes="THD",
-        make=_make, exact=_exact_plain, launches=launches, without_gradient=("positions",),
+        name="rope",
+        row_arguments=("x", "positions"),
+        shared_arguments=(),
+        shape_axes="THD",
+        make=_make,
+        exact=_exact_plain,
+        launches=launches,
+        without_gradient=("positions",),
     ),
     "rope_scaled": Door(
-        name="rope_scaled", row_arguments=("x", "positions"), shared_arguments=(), shape_axes="THD",
-        make=_make, exact=_exact_scaled, launches=launches, without_gradient=("positions",),
+        name="rope_scaled",
+        row_arguments=("x", "positions"),
+        shared_arguments=(),
+        shape_axes="THD",
+        make=_make,
+        exact=_exact_scaled,
+        launches=launches,
+        without_gradient=("positions",),
     ),
-}  # fmt: skip
+}

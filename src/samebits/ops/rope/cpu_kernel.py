@@ -14,7 +14,14 @@ def rotate(
     """Every pair turned by its token's position times its frequency, or back again."""
     y_MHD = torch.empty_like(x_MHD)
     run(
-        "rope_rotate", "iqqqpppfiip", FORMATS[x_MHD.dtype], *x_MHD.shape,
-        *map(pointer, (x_MHD, positions_M, frequencies_P)), factor, int(interleaved), int(opposite), pointer(y_MHD),
-    )  # fmt: skip
+        "rope_rotate",
+        "iqqqpppfiip",
+        FORMATS[x_MHD.dtype],
+        *x_MHD.shape,
+        *map(pointer, (x_MHD, positions_M, frequencies_P)),
+        factor,
+        int(interleaved),
+        int(opposite),
+        pointer(y_MHD),
+    )
     return y_MHD

@@ -84,7 +84,10 @@ def cpu_tokens() -> Claim:
 def pairs() -> Proof:
     """triton_kernel.py: rope_rotate; cpu_kernel.cpp: rotate, turn_halves, turn_neighbours."""
     claims = [
-        every_element_in_one_pair(False), every_element_in_one_pair(True), every_pair_turned_once(),
-        offsets_in_bounds(), cpu_tokens(),
-    ]  # fmt: skip
+        every_element_in_one_pair(False),
+        every_element_in_one_pair(True),
+        every_pair_turned_once(),
+        offsets_in_bounds(),
+        cpu_tokens(),
+    ]
     return prove(claims, bound="all numbers of tokens, heads, pairs and threads >= 1; in Triton axes < 2^31")

@@ -52,9 +52,20 @@ def cosine_and_sine(
     do_not_specialize_on_alignment=["x_ptr", "positions_ptr", "frequencies_ptr", "y_ptr"],
 )
 def rope_rotate(
-    x_ptr, positions_ptr, frequencies_ptr, y_ptr, H: tl.int32, P: tl.int32, factor: tl.float32, SCALED: tl.constexpr,
-    INTERLEAVED: tl.constexpr, OPPOSITE: tl.constexpr, ALIGNED: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    positions_ptr,
+    frequencies_ptr,
+    y_ptr,
+    H: tl.int32,
+    P: tl.int32,
+    factor: tl.float32,
+    SCALED: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    OPPOSITE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    HEADS: tl.constexpr,
+    PAIRS: tl.constexpr,
+):
     """y_a = round(fma(a, c, -(b * s))), y_b = round(fma(b, c, a * s)) for every pair (a, b) of a token."""
     # A multiple of 8 in a form that the compiler can see.
     length = P // 8 * 8 if ALIGNED else P
@@ -105,9 +116,16 @@ def rotate(
     aligned = pairs % 8 == 0 and x_MHD.data_ptr() % 16 == 0 and y_MHD.data_ptr() % 16 == 0
     with on_device(x_MHD):
         run(
-            rope_rotate, tokens * triton.cdiv(pairs, launch.pairs),
-            (x_MHD, positions_M, frequencies_P, y_MHD, heads, pairs, factor), warps=launch.warps, stages=1,
-            SCALED=factor != 1.0, INTERLEAVED=interleaved, OPPOSITE=opposite, ALIGNED=aligned, HEADS=launch.heads,
+            rope_rotate,
+            tokens * triton.cdiv(pairs, launch.pairs),
+            (x_MHD, positions_M, frequencies_P, y_MHD, heads, pairs, factor),
+            warps=launch.warps,
+            stages=1,
+            SCALED=factor != 1.0,
+            INTERLEAVED=interleaved,
+            OPPOSITE=opposite,
+            ALIGNED=aligned,
+            HEADS=launch.heads,
             PAIRS=launch.pairs,
-        )  # fmt: skip
+        )
     return y_MHD

@@ -103,9 +103,15 @@ _kernel = partial(kernel_module, __name__, "sample")
 
 
 def _sample(
-    logits: Tensor, requests: Tensor, positions: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor,
-    seed: int, backend: str,
-) -> Tensor:  # fmt: skip
+    logits: Tensor,
+    requests: Tensor,
+    positions: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    seed: int,
+    backend: str,
+) -> Tensor:
     if logits.shape[0] == 0:
         return _sample_fake(logits, requests, positions, temperature, top_k, top_p, seed, backend)
     _check_values(positions, temperature, top_k, top_p)
@@ -115,14 +121,21 @@ def _sample(
 
 
 def _sample_fake(
-    logits: Tensor, requests: Tensor, positions: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor,
-    seed: int, backend: str,
-) -> Tensor:  # fmt: skip
+    logits: Tensor,
+    requests: Tensor,
+    positions: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    seed: int,
+    backend: str,
+) -> Tensor:
     return logits.new_empty(logits.shape[0], dtype=torch.int64)
 
 
 register(
     "sample(Tensor logits, Tensor requests, Tensor positions, Tensor temperature, Tensor top_k, Tensor top_p, int seed,"
     " str backend) -> Tensor",
-    run=_sample, fake=_sample_fake,
-)  # fmt: skip
+    run=_sample,
+    fake=_sample_fake,
+)

@@ -28,9 +28,15 @@ def draw_by_request(
     temperature, top_p = (torch.tensor([each[i] for each in WAYS], device=logits.device)[way] for i in (0, 2))
     top_k = torch.tensor([each[1] for each in WAYS], device=logits.device)[way]
     return sample(
-        logits, seed=seed, requests=requests, positions=positions, temperature=temperature, top_k=top_k, top_p=top_p,
+        logits,
+        seed=seed,
+        requests=requests,
+        positions=positions,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
         backend=backend,
-    )  # fmt: skip
+    )
 
 
 def exact_tokens(logits: Tensor, requests: Tensor, positions: Tensor) -> Tensor:
@@ -65,7 +71,14 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
 
 DOORS = {
     "sample": Door(
-        name="sample", row_arguments=("logits", "requests", "positions"), shared_arguments=(), shape_axes="MV",
-        make=_make, exact=_exact, launches=launches, differentiable=False, without_gradient=("requests", "positions"),
-    ),
-}  # fmt: skip
+        name="sample",
+        row_arguments=("logits", "requests", "positions"),
+        shared_arguments=(),
+        shape_axes="MV",
+        make=_make,
+        exact=_exact,
+        launches=launches,
+        differentiable=False,
+        without_gradient=("requests", "positions"),
+    )
+}

@@ -9,9 +9,14 @@ from samebits.ops._cpu import FORMATS, pointer, run
 
 
 def forward(
-    logits_MV: Tensor, requests_M: Tensor, positions_M: Tensor, temperature_M: Tensor, top_k_M: Tensor, top_p_M: Tensor,
+    logits_MV: Tensor,
+    requests_M: Tensor,
+    positions_M: Tensor,
+    temperature_M: Tensor,
+    top_k_M: Tensor,
+    top_p_M: Tensor,
     seed: int,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """One token a row."""
     tokens_M = torch.empty(logits_MV.shape[0], dtype=torch.int64)
     tensors = (logits_MV, requests_M, positions_M, temperature_M, top_k_M, top_p_M, tokens_M)

@@ -103,9 +103,10 @@ def request_and_position_decide(call: Call, tolerance: Tolerance) -> str:
     """The same logits, request and position draw the same token in any row, beside any others."""
     logits, requests, positions = call.arguments.values()
     doubled = call.again(
-        logits=logits.repeat_interleave(2, 0).flip(0), requests=requests.repeat_interleave(2).flip(0),
+        logits=logits.repeat_interleave(2, 0).flip(0),
+        requests=requests.repeat_interleave(2).flip(0),
         positions=positions.repeat_interleave(2).flip(0),
-    )  # fmt: skip
+    )
     return difference(doubled.flip(0)[::2], call.output, tolerance, words="in other rows") or difference(
         doubled.flip(0)[1::2], call.output, tolerance, words="asked twice"
     )

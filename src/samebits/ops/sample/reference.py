@@ -81,13 +81,23 @@ def draw(
 
 @np.errstate(invalid="ignore", over="ignore")
 def forward(
-    logits_MV: Tensor, requests_M: Tensor, positions_M: Tensor, temperature_M: Tensor, top_k_M: Tensor, top_p_M: Tensor,
+    logits_MV: Tensor,
+    requests_M: Tensor,
+    positions_M: Tensor,
+    temperature_M: Tensor,
+    top_k_M: Tensor,
+    top_p_M: Tensor,
     seed: int,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """One token a row."""
     rows = zip(
-        logits_MV.detach().float().cpu().numpy(), requests_M.tolist(), positions_M.tolist(),
-        temperature_M.cpu().numpy(), top_k_M.tolist(), top_p_M.cpu().numpy(), strict=True,
-    )  # fmt: skip
+        logits_MV.detach().float().cpu().numpy(),
+        requests_M.tolist(),
+        positions_M.tolist(),
+        temperature_M.cpu().numpy(),
+        top_k_M.tolist(),
+        top_p_M.cpu().numpy(),
+        strict=True,
+    )
     tokens = [draw(x_V, who, where, heat, k, p, seed) for x_V, who, where, heat, k, p in rows]
     return torch.tensor(tokens, dtype=torch.int64, device=logits_MV.device)

@@ -119,9 +119,13 @@ def nucleus(row_ptr, V, scale, least, maximum, top_p, STEPS: tl.constexpr, ALIGN
 def drawn_scores(z, columns, request, position, seed):
     """z + g, g = -log(-log(u)), u from word v mod 4 of the counter (v / 4, position, request low, request high)."""
     word_0, word_1, word_2, word_3 = philox(
-        (columns // 4).to(tl.uint32), position.to(tl.uint32), request.to(tl.uint32), (request >> 32).to(tl.uint32),
-        seed.to(tl.uint32), (seed >> 32).to(tl.uint32),
-    )  # fmt: skip
+        (columns // 4).to(tl.uint32),
+        position.to(tl.uint32),
+        request.to(tl.uint32),
+        (request >> 32).to(tl.uint32),
+        seed.to(tl.uint32),
+        (seed >> 32).to(tl.uint32),
+    )
     place = columns % 4
     word = tl.where(place == 0, word_0, tl.where(place == 1, word_1, tl.where(place == 2, word_2, word_3)))
     u = (word >> 9).to(tl.int32).to(tl.float32) * 1.1920928955078125e-07 + 5.9604644775390625e-08
@@ -131,13 +135,28 @@ def drawn_scores(z, columns, request, position, seed):
 @triton.jit(
     do_not_specialize=["seed", "V"],
     do_not_specialize_on_alignment=[
-        "logits_ptr", "requests_ptr", "positions_ptr", "temperature_ptr", "top_k_ptr", "top_p_ptr", "tokens_ptr",
+        "logits_ptr",
+        "requests_ptr",
+        "positions_ptr",
+        "temperature_ptr",
+        "top_k_ptr",
+        "top_p_ptr",
+        "tokens_ptr",
     ],
-)  # fmt: skip
+)
 def sample_rows(
-    logits_ptr, requests_ptr, positions_ptr, temperature_ptr, top_k_ptr, top_p_ptr, tokens_ptr, seed: tl.int64,
-    V: tl.int32, STEPS: tl.constexpr, ALIGNED: tl.constexpr,
-):  # fmt: skip
+    logits_ptr,
+    requests_ptr,
+    positions_ptr,
+    temperature_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    tokens_ptr,
+    seed: tl.int64,
+    V: tl.int32,
+    STEPS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
     """tokens[m]: the first of the largest scores among the kept, or -1."""
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * (V // 8 * 8 if ALIGNED else V)
@@ -180,9 +199,16 @@ def sample_rows(
 
 
 def forward(
-    logits_MV: Tensor, requests_M: Tensor, positions_M: Tensor, temperature_M: Tensor, top_k_M: Tensor, top_p_M: Tensor,
-    seed: int, *, launch: RowLaunch | None = None,
-) -> Tensor:  # fmt: skip
+    logits_MV: Tensor,
+    requests_M: Tensor,
+    positions_M: Tensor,
+    temperature_M: Tensor,
+    top_k_M: Tensor,
+    top_p_M: Tensor,
+    seed: int,
+    *,
+    launch: RowLaunch | None = None,
+) -> Tensor:
     """One token a row."""
     launch = launch or forced_launch() or LAUNCH
     m, vocabulary = logits_MV.shape
@@ -190,7 +216,12 @@ def forward(
     tensors = (logits_MV, requests_M, positions_M, temperature_M, top_k_M, top_p_M, tokens_M)
     with on_device(logits_MV):
         run(
-            sample_rows, m, (*tensors, seed, vocabulary), warps=launch.warps, stages=launch.stages,
-            STEPS=max(1, launch.columns // LANES), ALIGNED=aligned(logits_MV),
-        )  # fmt: skip
+            sample_rows,
+            m,
+            (*tensors, seed, vocabulary),
+            warps=launch.warps,
+            stages=launch.stages,
+            STEPS=max(1, launch.columns // LANES),
+            ALIGNED=aligned(logits_MV),
+        )
     return tokens_M

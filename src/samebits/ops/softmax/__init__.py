@@ -90,9 +90,11 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
 
 register(
     "softmax(Tensor x, ScalarType dtype, bool logarithm, str backend) -> Tensor",
-    run=_softmax, fake=_softmax_fake, setup_context=_setup_context, backward=_backward,
-)  # fmt: skip
+    run=_softmax,
+    fake=_softmax_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)
 register(
-    "softmax_dx(Tensor dy, Tensor y, ScalarType dtype, bool logarithm, str backend) -> Tensor",
-    run=_dx, fake=_dx_fake,
-)  # fmt: skip
+    "softmax_dx(Tensor dy, Tensor y, ScalarType dtype, bool logarithm, str backend) -> Tensor", run=_dx, fake=_dx_fake
+)

@@ -60,10 +60,7 @@ def _exact(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) -> M
     dx = y * slope
     of_dx = of_y * (slope.abs() + of_slope) + y * of_slope
     of_dx = of_dx + u * (dx.abs() + of_dx)
-    return {
-        "output": Bounded(exact=y, allowed=of_y),
-        "x": Bounded(exact=dx, allowed=_rounded(dx, of_dx, width, dtype)),
-    }
+    return {"output": Bounded(exact=y, allowed=of_y), "x": Bounded(exact=dx, allowed=_rounded(dx, of_dx, width, dtype))}
 
 
 def _exact_log(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) -> Mapping[str, Bounded]:
@@ -80,10 +77,7 @@ def _exact_log(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) 
     of_share = _of_exponential(y, of_y)
     of_dx = of_share * (c.abs() + of_c) + y.exp() * of_c
     of_dx = of_dx + u * (dx.abs() + of_dx)
-    return {
-        "output": Bounded(exact=y, allowed=of_y),
-        "x": Bounded(exact=dx, allowed=_rounded(dx, of_dx, width, dtype)),
-    }
+    return {"output": Bounded(exact=y, allowed=of_y), "x": Bounded(exact=dx, allowed=_rounded(dx, of_dx, width, dtype))}
 
 
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
@@ -97,11 +91,22 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
 
 DOORS = {
     "softmax": Door(
-        name="softmax", row_arguments=("x",), shared_arguments=(), shape_axes="MH",
-        make=_make, exact=_exact, launches=launches, exact_zero_signs=True,
+        name="softmax",
+        row_arguments=("x",),
+        shared_arguments=(),
+        shape_axes="MH",
+        make=_make,
+        exact=_exact,
+        launches=launches,
+        exact_zero_signs=True,
     ),
     "log_softmax": Door(
-        name="log_softmax", row_arguments=("x",), shared_arguments=(), shape_axes="MH",
-        make=_make, exact=_exact_log, launches=launches,
+        name="log_softmax",
+        row_arguments=("x",),
+        shared_arguments=(),
+        shape_axes="MH",
+        make=_make,
+        exact=_exact_log,
+        launches=launches,
     ),
-}  # fmt: skip
+}

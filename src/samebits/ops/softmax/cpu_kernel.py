@@ -12,9 +12,14 @@ def forward(x_MH: Tensor, dtype: torch.dtype, logarithm: bool) -> Tensor:
     """Softmax of every row, or its logarithm, in `dtype`."""
     y_MH = torch.empty_like(x_MH, dtype=dtype)
     run(
-        "softmax_forward", "iiiqqpp", FORMATS[x_MH.dtype], FORMATS[dtype], logarithm, *x_MH.shape,
+        "softmax_forward",
+        "iiiqqpp",
+        FORMATS[x_MH.dtype],
+        FORMATS[dtype],
+        logarithm,
+        *x_MH.shape,
         *map(pointer, (x_MH, y_MH)),
-    )  # fmt: skip
+    )
     return y_MH
 
 
@@ -22,7 +27,12 @@ def backward(dy_MH: Tensor, y_MH: Tensor, dtype: torch.dtype, logarithm: bool) -
     """The gradient of x in `dtype`, from the result as it was stored."""
     dx_MH = torch.empty_like(y_MH, dtype=dtype)
     run(
-        "softmax_backward", "iiiqqppp", FORMATS[dtype], FORMATS[y_MH.dtype], logarithm, *y_MH.shape,
+        "softmax_backward",
+        "iiiqqppp",
+        FORMATS[dtype],
+        FORMATS[y_MH.dtype],
+        logarithm,
+        *y_MH.shape,
         *map(pointer, (dy_MH, y_MH, dx_MH)),
-    )  # fmt: skip
+    )
     return dx_MH

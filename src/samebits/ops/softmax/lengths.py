@@ -21,9 +21,10 @@ LONGEST_ROW: Final = 4096
 U: Final = Fraction(1, 2**24)
 # The last rounding's unit, and the smallest number of each format.
 FORMATS: Final = {
-    "float32": (Fraction(0), Fraction(1, 2**149)), "bfloat16": (Fraction(1, 2**8), Fraction(1, 2**133)),
+    "float32": (Fraction(0), Fraction(1, 2**149)),
+    "bfloat16": (Fraction(1, 2**8), Fraction(1, 2**133)),
     "float16": (Fraction(1, 2**11), Fraction(1, 2**24)),
-}  # fmt: skip
+}
 
 
 def worst(tree_height: int, terms: int, format: str, unit: Fraction = U) -> Fraction:
@@ -65,7 +66,12 @@ def every_length_sums_to_one(longest: int = LONGEST_ROW) -> Proof:
         lambda: _beyond(longest, _declared_height(longest), Fraction(1, 2**8)),
     ]
     return Proof(
-        kind="order", cases=shown, expected=longest, planted=len(wrong), caught=sum(bool(twin()) for twin in wrong),
-        witness=witness, digest=decided.hexdigest(),
+        kind="order",
+        cases=shown,
+        expected=longest,
+        planted=len(wrong),
+        caught=sum(bool(twin()) for twin in wrong),
+        witness=witness,
+        digest=decided.hexdigest(),
         bound=f"n <= {longest}, every row with a finite maximum, three formats: the declared tree's roundings",
-    )  # fmt: skip
+    )

@@ -124,10 +124,14 @@ def every_pair_of_bfloat16(firsts: int = FINITE["bfloat16"]) -> Proof:
     judges = {**_own("SM-OB1", "SM-OB2", "SM-OB3"), "SM-OB7": _accurate}
     twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB3": ["SM-MU4"], "SM-OB7": ["SM-MU105"]}
     return enumerated(
-        CONTRACT, DOORS["softmax"], partial(_pairs, "bfloat16", firsts), judges, twins,
+        CONTRACT,
+        DOORS["softmax"],
+        partial(_pairs, "bfloat16", firsts),
+        judges,
+        twins,
         expected=firsts * FINITE["bfloat16"],
         bound=f"n = 2, {firsts} x {FINITE['bfloat16']} pairs of finite bfloat16 numbers",
-    )  # fmt: skip
+    )
 
 
 def every_difference_of_bfloat16(largest: int = FINITE["bfloat16"] - 1) -> Proof:
@@ -136,9 +140,14 @@ def every_difference_of_bfloat16(largest: int = FINITE["bfloat16"] - 1) -> Proof
     twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB3": ["SM-MU4"], "SM-OB7": ["SM-MU105"]}
     differences = _differences(largest)
     return enumerated(
-        CONTRACT, DOORS["softmax"], partial(_pairs_by_difference, largest), judges, twins, expected=2 * differences,
+        CONTRACT,
+        DOORS["softmax"],
+        partial(_pairs_by_difference, largest),
+        judges,
+        twins,
+        expected=2 * differences,
         bound=f"n = 2, a pair for each of the {differences} differences of finite bfloat16 numbers, in both orders",
-    )  # fmt: skip
+    )
 
 
 def _alone() -> Iterator[Chunk]:
@@ -152,9 +161,14 @@ def every_number_alone() -> Proof:
     judges["SM-OB7"] = partial(within_its_bound, DOORS["softmax"])
     twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB5": ["SM-MU2"], "SM-OB7": ["SM-MU105"]}
     return enumerated(
-        CONTRACT, DOORS["softmax"], _alone, judges, twins, expected=sum(FINITE.values()),
+        CONTRACT,
+        DOORS["softmax"],
+        _alone,
+        judges,
+        twins,
+        expected=sum(FINITE.values()),
         bound=f"n = 1, all {FINITE['bfloat16']} finite bfloat16 and {FINITE['float16']} finite float16 numbers",
-    )  # fmt: skip
+    )
 
 
 def every_logarithm_of_a_pair(firsts: int = 512) -> Proof:
@@ -171,10 +185,14 @@ def every_logarithm_of_a_pair(firsts: int = 512) -> Proof:
     judges = _own("SM-OB9")
     judges["SM-OB111"] = partial(within_its_bound, DOORS["log_softmax"])
     return enumerated(
-        CONTRACT, DOORS["log_softmax"], chunks, judges, {"SM-OB9": ["SM-MU5"], "SM-OB111": ["SM-MU111"]},
+        CONTRACT,
+        DOORS["log_softmax"],
+        chunks,
+        judges,
+        {"SM-OB9": ["SM-MU5"], "SM-OB111": ["SM-MU111"]},
         expected=sum(FINITE.values()) + firsts * FINITE["float16"],
         bound=f"n = 1, all finite 16-bit numbers; n = 2, {firsts} x {FINITE['float16']} pairs of float16 numbers",
-    )  # fmt: skip
+    )
 
 
 def every_exact_shift() -> Proof:
@@ -187,9 +205,14 @@ def every_exact_shift() -> Proof:
             yield Chunk(arguments={"x": x}, format=format, members=len(x))
 
     return enumerated(
-        CONTRACT, DOORS["softmax"], chunks, _own("SM-OB4"), {"SM-OB4": ["SM-MU1"]}, expected=3 * 129**2,
+        CONTRACT,
+        DOORS["softmax"],
+        chunks,
+        _own("SM-OB4"),
+        {"SM-OB4": ["SM-MU1"]},
+        expected=3 * 129**2,
         bound="n = 2, whole numbers from -64 to 64, shift 32, three formats",
-    )  # fmt: skip
+    )
 
 
 def every_constant_row(longest: int = LONGEST_ROW) -> Proof:
@@ -205,10 +228,14 @@ def every_constant_row(longest: int = LONGEST_ROW) -> Proof:
             yield Chunk(arguments={"x": x}, format=format, members=count)
 
     return enumerated(
-        CONTRACT, DOORS["softmax"], chunks, _own("SM-OB6"), {"SM-OB6": ["SM-MU2"]},
+        CONTRACT,
+        DOORS["softmax"],
+        chunks,
+        _own("SM-OB6"),
+        {"SM-OB6": ["SM-MU2"]},
         expected=3 * longest + sum(FINITE.values()),
         bound=f"n <= {longest} in three formats; n = 3, all finite 16-bit numbers",
-    )  # fmt: skip
+    )
 
 
 def every_refusal(largest: int = 16) -> Proof:
@@ -221,9 +248,14 @@ def every_refusal(largest: int = 16) -> Proof:
                 yield Chunk(arguments={"x": x}, format=format, members=1)
 
     return enumerated(
-        CONTRACT, DOORS["softmax"], chunks, _own("SM-OB10"), {"SM-OB10": ["SM-MU6"]}, expected=3 * largest**2,
+        CONTRACT,
+        DOORS["softmax"],
+        chunks,
+        _own("SM-OB10"),
+        {"SM-OB10": ["SM-MU6"]},
+        expected=3 * largest**2,
         bound=f"1 to {largest} rows and columns, three formats, {len(OTHER_DTYPES)} other dtypes",
-    )  # fmt: skip
+    )
 
 
 def _reversed(call: Call) -> str:
@@ -286,16 +318,26 @@ def _cube_side(values: int) -> int:
 def _arranged(door: str, judges: Mapping[str, Judge], twins: Mapping[str, Sequence[str]], values: int) -> Proof:
     side = _cube_side(values)
     return enumerated(
-        CONTRACT, DOORS[door], partial(_grid, values), judges, twins, expected=2 * values**2 + side**3,
+        CONTRACT,
+        DOORS[door],
+        partial(_grid, values),
+        judges,
+        twins,
+        expected=2 * values**2 + side**3,
         bound=f"n = 2 over {values} bfloat16 and float16 numbers, n = 3 over {side} of float32, forward and backward",
-    )  # fmt: skip
+    )
 
 
 def every_arrangement(values: int = 128) -> Proof:
     """Rows of a grid in other batches, with padding, in chunks, under other launches and again: the same bits."""
     judges = {"SM-OB8": _reversed, "SM-OB101": _again, "SM-OB103": _padded, "SM-OB104": _chunked, "SM-OB105": _launched}
-    twins = {"SM-OB8": ["SM-MU102"], "SM-OB101": ["SM-MU101"], "SM-OB103": ["SM-MU103"], "SM-OB104": ["SM-MU102"],
-             "SM-OB105": ["SM-MU104"]}  # fmt: skip
+    twins = {
+        "SM-OB8": ["SM-MU102"],
+        "SM-OB101": ["SM-MU101"],
+        "SM-OB103": ["SM-MU103"],
+        "SM-OB104": ["SM-MU102"],
+        "SM-OB105": ["SM-MU104"],
+    }
     return _arranged("softmax", judges, twins, values)
 
 
@@ -319,9 +361,13 @@ def _on_both(identifier: str, longest: int = 600) -> Proof:
     """The promise `device`: float32 on the CPU and on a GPU."""
     door = DOORS[CONTRACT.subjects[CONTRACT.obligations[identifier].subject].door]
     return same_on_both(
-        CONTRACT, door, identifier, partial(_widths, longest), expected=4 * longest + 25**3,
+        CONTRACT,
+        door,
+        identifier,
+        partial(_widths, longest),
+        expected=4 * longest + 25**3,
         bound=f"4 rows of each width up to {longest}, n = 3 over 25 numbers, forward and backward",
-    )  # fmt: skip
+    )
 
 
 def _unanswered(function: Function, n: int, questions: np.ndarray, dtype: torch.dtype = torch.float32) -> str:
@@ -376,10 +422,15 @@ def every_tree(longest: int = LONGEST_ROW, widest: int = 1024) -> Proof:
     ]
     caught = sum(any(twin(n) for n in (3, 300)) for twin in wrong)
     return Proof(
-        kind="order", cases=trees, expected=longest, planted=len(wrong), caught=caught, witness=witness,
+        kind="order",
+        cases=trees,
+        expected=longest,
+        planted=len(wrong),
+        caught=caught,
+        witness=witness,
         digest=decided.hexdigest(),
         bound=f"n <= {longest}, float32; 16-bit numbers, log_softmax and every instruction set for n <= {widest}",
-    )  # fmt: skip
+    )
 
 
 def _other_ways(n: int, questions: np.ndarray) -> str:

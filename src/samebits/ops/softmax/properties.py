@@ -15,8 +15,15 @@ from samebits.contracts.predicates import difference, ulp
 SURELY_POSITIVE = -70.0
 # No sum over these has a declared order.
 OTHER_DTYPES = (
-    torch.float64, torch.float8_e4m3fn, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
-)  # fmt: skip
+    torch.float64,
+    torch.float8_e4m3fn,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
 
 
 def in_unit_interval(call: Call, tolerance: Tolerance) -> str:

@@ -44,9 +44,15 @@ def row_shift(x_ptr, rows, M, H, ROWS: tl.constexpr, STEPS: tl.constexpr, ALIGNE
 
 @triton.jit(do_not_specialize=["M", "H"], do_not_specialize_on_alignment=["x_ptr", "y_ptr"])
 def softmax_forward(
-    x_ptr, y_ptr, M: tl.int32, H: tl.int32,
-    LOGARITHM: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr, ALIGNED: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    y_ptr,
+    M: tl.int32,
+    H: tl.int32,
+    LOGARITHM: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
     """e = exp(x - max); S = sum(e); y = round(e * (1 / S)), or round((x - max) - log(S))."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     shift = row_shift(x_ptr, rows, M, H, ROWS, STEPS, ALIGNED)
@@ -71,9 +77,16 @@ def softmax_forward(
 
 @triton.jit(do_not_specialize=["M", "H"], do_not_specialize_on_alignment=["dy_ptr", "y_ptr", "dx_ptr"])
 def softmax_backward(
-    dy_ptr, y_ptr, dx_ptr, M: tl.int32, H: tl.int32,
-    LOGARITHM: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr, ALIGNED: tl.constexpr,
-):  # fmt: skip
+    dy_ptr,
+    y_ptr,
+    dx_ptr,
+    M: tl.int32,
+    H: tl.int32,
+    LOGARITHM: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
     """dx = round(y * (dy - sum(dy * y))), or round(fma(-exp(y), sum(dy), dy))."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     lanes = tl.zeros((ROWS, 256), dtype=tl.float32)
@@ -109,9 +122,16 @@ def forward(x_MH: Tensor, dtype: torch.dtype, logarithm: bool, *, launch: RowLau
     launch, y = launch or chosen_launch(width), torch.empty_like(x, dtype=dtype)
     with on_device(x):
         run(
-            softmax_forward, triton.cdiv(m, launch.rows), (x, y, m, width), warps=launch.warps, stages=launch.stages,
-            LOGARITHM=logarithm, ROWS=launch.rows, STEPS=max(1, launch.columns // LANES), ALIGNED=aligned(x, y),
-        )  # fmt: skip
+            softmax_forward,
+            triton.cdiv(m, launch.rows),
+            (x, y, m, width),
+            warps=launch.warps,
+            stages=launch.stages,
+            LOGARITHM=logarithm,
+            ROWS=launch.rows,
+            STEPS=max(1, launch.columns // LANES),
+            ALIGNED=aligned(x, y),
+        )
     return y
 
 
@@ -123,8 +143,14 @@ def backward(
     launch, dx = launch or chosen_launch(width), torch.empty_like(y, dtype=dtype)
     with on_device(dy):
         run(
-            softmax_backward, triton.cdiv(m, launch.rows), (dy, y, dx, m, width), warps=launch.warps,
-            stages=launch.stages, LOGARITHM=logarithm, ROWS=launch.rows, STEPS=max(1, launch.columns // LANES),
+            softmax_backward,
+            triton.cdiv(m, launch.rows),
+            (dy, y, dx, m, width),
+            warps=launch.warps,
+            stages=launch.stages,
+            LOGARITHM=logarithm,
+            ROWS=launch.rows,
+            STEPS=max(1, launch.columns // LANES),
             ALIGNED=aligned(dy, y, dx),
-        )  # fmt: skip
+        )
     return dx

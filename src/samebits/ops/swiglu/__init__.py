@@ -64,9 +64,13 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 register(
     "swiglu(Tensor gate, Tensor up, str backend) -> Tensor",
-    run=_swiglu, fake=_swiglu_fake, setup_context=_setup_context, backward=_backward,
-)  # fmt: skip
+    run=_swiglu,
+    fake=_swiglu_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+)
 register(
     "swiglu_backward(Tensor dy, Tensor gate, Tensor up, str backend) -> (Tensor, Tensor)",
-    run=_swiglu_backward, fake=_swiglu_backward_fake,
-)  # fmt: skip
+    run=_swiglu_backward,
+    fake=_swiglu_backward_fake,
+)

@@ -61,7 +61,12 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
 
 DOORS = {
     "swiglu": Door(
-        name="swiglu", row_arguments=("gate", "up"), shared_arguments=(), shape_axes="MH",
-        make=_make, exact=_exact, launches=launches,
-    ),
-}  # fmt: skip
+        name="swiglu",
+        row_arguments=("gate", "up"),
+        shared_arguments=(),
+        shape_axes="MH",
+        make=_make,
+        exact=_exact,
+        launches=launches,
+    )
+}

@@ -23,8 +23,7 @@ def swiglu_forward(gate_ptr, up_ptr, y_ptr, N: tl.int64, BLOCK: tl.constexpr, AL
 
 
 @triton.jit(
-    do_not_specialize=["N"],
-    do_not_specialize_on_alignment=["dy_ptr", "gate_ptr", "up_ptr", "dgate_ptr", "dup_ptr"],
+    do_not_specialize=["N"], do_not_specialize_on_alignment=["dy_ptr", "gate_ptr", "up_ptr", "dgate_ptr", "dup_ptr"]
 )
 def swiglu_backward(
     dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, N: tl.int64, BLOCK: tl.constexpr, ALIGNED: tl.constexpr

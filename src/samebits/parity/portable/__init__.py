@@ -90,9 +90,12 @@ def compare(group: str, recorded: Digests, found: Digests) -> Replayed:
     names = sorted(recorded.keys() | found.keys())
     differing = tuple(name for name in names if recorded.get(name) != found.get(name))
     return Replayed(
-        group=group, digest=digest_of_digests(found), recorded=digest_of_digests(recorded), results=len(found),
+        group=group,
+        digest=digest_of_digests(found),
+        recorded=digest_of_digests(recorded),
+        results=len(found),
         differing=differing,
-    )  # fmt: skip
+    )
 
 
 def record(file: Path = RECORD, instruction_set: str | None = None) -> dict[str, Any]:

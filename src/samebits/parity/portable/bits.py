@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 
 # Of each format of floats: the integers of its width, and the pattern of infinity, above which magnitudes are NaN.
-_PATTERNS: Final = {torch.float32: (torch.int32, 0x7F800000), torch.bfloat16: (torch.int16, 0x7F80),
-                    torch.float16: (torch.int16, 0x7C00)}  # fmt: skip
+_PATTERNS: Final = {
+    torch.float32: (torch.int32, 0x7F800000),
+    torch.bfloat16: (torch.int16, 0x7F80),
+    torch.float16: (torch.int16, 0x7C00),
+}
 
 
 # Hexadecimal digits of SHA-256 that are kept: 128 bits, and the record stays small.

@@ -166,9 +166,13 @@ def _adamw(draw: Draw) -> Results:
 def _sample(draw: Draw) -> Results:
     logits, rows = draw.tensor(ROWS, VOCABULARY), torch.arange(ROWS, device=draw.device)
     ways: dict[str, dict[str, Any]] = {
-        "greedy": {"temperature": 0.0}, "plain": {}, "cold": {"temperature": 0.7}, "top_k": {"top_k": 7},
-        "top_p": {"top_p": 0.8}, "all": {"temperature": 1.3, "top_k": 50, "top_p": 0.9},
-    }  # fmt: skip
+        "greedy": {"temperature": 0.0},
+        "plain": {},
+        "cold": {"temperature": 0.7},
+        "top_k": {"top_k": 7},
+        "top_p": {"top_p": 0.8},
+        "all": {"temperature": 1.3, "top_k": 50, "top_p": 0.9},
+    }
     keys: dict[str, Any] = {"seed": 2**63 + 11, "requests": rows * 3 - 5, "positions": rows + 100}
     return {name: ops.sample(logits, **keys, **options) for name, options in ways.items()}
 

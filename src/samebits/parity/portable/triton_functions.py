@@ -12,9 +12,7 @@ from samebits.ops._triton.elements import elements_of, load_elements, run_elemen
 
 
 @triton.jit(do_not_specialize=["N"], do_not_specialize_on_alignment=["x_ptr", "y_ptr"])
-def function_elements(
-    x_ptr, y_ptr, N: tl.int64, NAME: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr
-):  # fmt: skip
+def function_elements(x_ptr, y_ptr, N: tl.int64, NAME: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):
     offsets, inside = elements_of(N, BLOCK, ALIGNED)
     y = generated.apply(load_elements(x_ptr, offsets, inside, ALIGNED), NAME)
     store_elements(y_ptr, offsets, y, inside, ALIGNED)

@@ -10,7 +10,7 @@ import torch
 from samebits.infer.engine import Engine
 from samebits.infer.request import Completion, Request, Sampling
 from samebits.model import Model
-from samebits.model.config import Config
+from samebits.model.config import ModelConfig
 from samebits.parity.portable.bits import digest, digest_of_digests, digest_of_numbers
 from samebits.train.configuration import read_text
 from samebits.train.planning import data_of, model_of
@@ -21,20 +21,27 @@ TRAINING: Final = """
 model:
   preset: tiny
   overrides:
-    {vocabulary: 272, hidden: 48, layers: 2, heads: 4, key_heads: 2, head_size: 16, intermediate: 80,
-     norms_of_heads: true}
+    {vocab_size: 272, hidden_size: 48, num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2,
+     head_dim: 16, intermediate_size: 80, use_qk_norm: true}
 optimizer:
-  {peak_rate: 1e-2, warmup: 4, floor_ratio: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, max_norm: 0.5}
+  {lr: 1e-2, warmup_steps: 4, min_lr_ratio: 0.1, beta1: 0.9, beta2: 0.95, weight_decay: 0.1, max_grad_norm: 0.5}
 training:
-  {seed: 42, micro_batch: 2, accumulation: 4, lanes: 2, epochs: 1, max_steps: 20, max_repeats: 1, checkpoint_every: 20,
-   waive: [CFG-OB7]}
+  {seed: 42, micro_batch_size: 2, gradient_accumulation_steps: 4, lanes: 2, num_train_epochs: 1, max_steps: 20,
+   max_repeats: 1, save_steps: 20, waive: [CFG-OB7]}
 monitoring: {peak_flops: 1e12}
-data: {source: text, length: 32, documents: joined}
+data: {source: text, max_length: 32, documents: joined}
 """
 STEPS, GROUP = 20, 5
 
-CONFIG: Final = Config(
-    vocabulary=199, hidden=40, layers=2, heads=5, key_heads=1, head_size=16, intermediate=72, max_positions=160
+CONFIG: Final = ModelConfig(
+    vocab_size=199,
+    hidden_size=40,
+    num_hidden_layers=2,
+    num_attention_heads=5,
+    num_key_value_heads=1,
+    head_dim=16,
+    intermediate_size=72,
+    max_position_embeddings=160,
 )
 # Prompts shorter and longer than a page and than a chunk; every way to draw.
 REQUESTS: Final[dict[str, Request]] = {

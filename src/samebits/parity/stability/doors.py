@@ -24,14 +24,27 @@ def _launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
 
 
 def door(
-    name: str, axes: str, make: Callable[[Sequence[int], str, str, int], Arguments], *, rows: tuple[str, ...],
-    shared: tuple[str, ...] = (), differentiable: bool = False, without_gradient: tuple[str, ...] = (),
-) -> Door:  # fmt: skip
+    name: str,
+    axes: str,
+    make: Callable[[Sequence[int], str, str, int], Arguments],
+    *,
+    rows: tuple[str, ...],
+    shared: tuple[str, ...] = (),
+    differentiable: bool = False,
+    without_gradient: tuple[str, ...] = (),
+) -> Door:
     """A door through which only predicates go."""
     return Door(
-        name=name, row_arguments=rows, shared_arguments=shared, shape_axes=axes, make=make, exact=_exact,
-        launches=_launches, differentiable=differentiable, without_gradient=without_gradient,
-    )  # fmt: skip
+        name=name,
+        row_arguments=rows,
+        shared_arguments=shared,
+        shape_axes=axes,
+        make=make,
+        exact=_exact,
+        launches=_launches,
+        differentiable=differentiable,
+        without_gradient=without_gradient,
+    )
 
 
 def numbers(recipe: str, shape: Sequence[int], seed: int, format: str) -> Tensor:

@@ -69,8 +69,11 @@ def make(tokens: int, layers: int, recipe: str, format: str, seed: int) -> Argum
                 drawn = numbers(recipe, weight.shape, 700_000 + 100 * seed + number, format)
                 weights[name] = drawn * inverse_root(weight.shape[-1])
     return {
-        "hidden": text.hidden[0], "targets": text.targets[0], "upstream": text.upstream[0], "weights": joined(weights),
-    }  # fmt: skip
+        "hidden": text.hidden[0],
+        "targets": text.targets[0],
+        "upstream": text.upstream[0],
+        "weights": joined(weights),
+    }
 
 
 def logprobs(chain: Chain, hidden: Tensor, targets: Tensor) -> Tensor:

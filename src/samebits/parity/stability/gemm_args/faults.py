@@ -15,18 +15,42 @@ def _swapped_linear(x_MK: Tensor, weight_NK: Tensor) -> Tensor:
     (rows, depth), columns = x_MK.shape, weight_NK.shape[0]
     out, format = torch.empty(rows, columns), FORMATS[x_MK.dtype]
     run(
-        "matmul", "iiqqqpqqpqqppp", format, format, rows, depth, columns, x_MK.data_ptr(), *x_MK.stride(),
-        weight_NK.data_ptr(), *weight_NK.T.stride(), None, None, out.data_ptr(),
-    )  # fmt: skip
+        "matmul",
+        "iiqqqpqqpqqppp",
+        format,
+        format,
+        rows,
+        depth,
+        columns,
+        x_MK.data_ptr(),
+        *x_MK.stride(),
+        weight_NK.data_ptr(),
+        *weight_NK.T.stride(),
+        None,
+        None,
+        out.data_ptr(),
+    )
     return out
 
 
 def _swapped_accumulate(sums_NK: Tensor, dy_NM: Tensor, x_MK: Tensor) -> Tensor:
     (columns, rows), depth, format = dy_NM.shape, x_MK.shape[1], FORMATS[x_MK.dtype]
     run(
-        "matmul", "iiqqqpqqpqqppp", format, format, columns, rows, depth, dy_NM.data_ptr(), *dy_NM.stride(),
-        x_MK.data_ptr(), *x_MK.stride(), None, sums_NK.data_ptr(), None,
-    )  # fmt: skip
+        "matmul",
+        "iiqqqpqqpqqppp",
+        format,
+        format,
+        columns,
+        rows,
+        depth,
+        dy_NM.data_ptr(),
+        *dy_NM.stride(),
+        x_MK.data_ptr(),
+        *x_MK.stride(),
+        None,
+        sums_NK.data_ptr(),
+        None,
+    )
     return sums_NK
 
 

@@ -28,9 +28,15 @@ def logged(values: Tensor) -> Tensor:
 
 
 def training_log(
-    hidden: Tensor, targets: Tensor, upstream: Tensor, weights: Tensor, rates: Tensor, *,
-    clip: Callable[[list[Tensor]], Tensor] = clipped, log: Callable[[Tensor], Tensor] = logged,
-) -> Tensor:  # fmt: skip
+    hidden: Tensor,
+    targets: Tensor,
+    upstream: Tensor,
+    weights: Tensor,
+    rates: Tensor,
+    *,
+    clip: Callable[[list[Tensor]], Tensor] = clipped,
+    log: Callable[[Tensor], Tensor] = logged,
+) -> Tensor:
     """(steps, 4) float64: loss, norm before and after clipping, largest weight, of each step.
 
     The loss is the sum of `upstream` times the logprobs, so that its size is the caller's choice."""

@@ -14,19 +14,40 @@ from torch import Tensor
 from samebits.train.algebra import Plan
 from samebits.train.plan import Refusal, check, check_counted, from_mapping
 
-OF_PLAN = ("sequences", "micro_batch", "accumulation", "ranks", "length", "epochs", "max_steps", "warmup", "peak_rate",
-           "floor_ratio", "max_repeats")  # fmt: skip
-OF_MODEL = ("vocabulary", "hidden", "layers", "heads", "key_heads", "intermediate", "tied")
+OF_PLAN = (
+    "num_sequences",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "ranks",
+    "max_length",
+    "num_train_epochs",
+    "max_steps",
+    "warmup_steps",
+    "lr",
+    "min_lr_ratio",
+    "max_repeats",
+)
+OF_MODEL = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "tie_word_embeddings",
+)
 # Then the updates that a run counted, and whether the file has a key that nothing reads.
 COLUMNS = (*OF_PLAN, *OF_MODEL, "updates", "stray")
 OBLIGATIONS = 11
-REAL = ("peak_rate", "floor_ratio")
+REAL = ("lr", "min_lr_ratio")
 
 
 def refused(
-    plans: Tensor, *, judge: Callable[[Plan], list[Refusal]] = check,
+    plans: Tensor,
+    *,
+    judge: Callable[[Plan], list[Refusal]] = check,
     read: Callable[[Mapping[str, Any]], Plan] = from_mapping,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """(rows, 12) float64: 1 for each obligation CFG-OB1 to CFG-OB11 by which a plan is refused, else 0.
 
     The last column is the number of epochs that the refusal by CFG-OB1 asks for. max_steps 0 stands for none."""
@@ -39,7 +60,9 @@ def _row(
     named = {name: value if name in REAL else int(value) for name, value in zip(COLUMNS, row, strict=True)}
     values: dict[str, Any] = {name: named[name] for name in OF_PLAN}
     values["max_steps"] = values["max_steps"] or None
-    values["architecture"] = {name: named[name] for name in OF_MODEL} | {"tied": bool(named["tied"])}
+    values["architecture"] = {name: named[name] for name in OF_MODEL} | {
+        "tie_word_embeddings": bool(named["tie_word_embeddings"])
+    }
     if named["stray"]:
         values["grad_accum"] = 1
     found = [0.0] * (OBLIGATIONS + 1)

@@ -54,7 +54,7 @@ def warmup_against_max_steps(plans: Tensor) -> Tensor:
 
 
 def _judged_to_max_steps(given: Plan) -> list[Refusal]:
-    if given.max_steps is None or given.max_steps <= given.warmup:
+    if given.max_steps is None or given.max_steps <= given.warmup_steps:
         return plan.check(given)
     return plan.check(given, rate=faults.horizon_is_max_steps(given.max_steps))
 
