@@ -1,4 +1,5 @@
-"""Speed on the CPU as ratios to torch, in one interleaved run through the public doors: `benchmarks/cpu.py [--record]`.
+"""Speed on the CPU as ratios to torch, in one interleaved run through the public functions: `benchmarks/cpu.py
+[--record]`.
 
 Bits come first: a case whose result depends on threads or instruction set is refused, not timed.
 A ratio is torch's median time over ours within a turn, and then the median over turns; above 1.0 ours is faster.

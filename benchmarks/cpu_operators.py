@@ -67,7 +67,7 @@ def row_wise(theirs: Callable[..., Tensor], ours: Callable[..., Tensor], inputs:
 def attention_case(causal: bool, gradient: bool) -> Any:
     """(batch, tokens, heads, head): forward, or forward and backward; of one sequence, so no rows stand for the rest.
 
-    The slow instruction set is left to the room's contract here, and to the first tokens where none sees more."""
+    The slow instruction set is left to the component's contract here, and to the first tokens where none sees more."""
 
     def make(B: int, S: int, H: int, D: int, *, dtype: torch.dtype) -> Sides:
         q, k, v, do = (torch.randn(B, S, H, D) for _ in range(4))
@@ -116,7 +116,7 @@ def entropy_step(side: str, M: int, K: int, V: int) -> Callable[[], Result]:
 
 
 def entropy_case(M: int, K: int, V: int, *, dtype: torch.dtype) -> Sides:
-    """A loss over all rows has no first rows: the slow instruction set is left to the room's contract."""
+    """A loss over all rows has no first rows: the slow instruction set is left to the component's contract."""
     ours = entropy_step("samebits", M, K, V)
     return Sides(theirs=entropy_step("torch", M, K, V), ours=ours, first_rows=lambda: ())
 

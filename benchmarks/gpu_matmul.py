@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/gpu_matmul.py --output benchmarks/results/h200_matmul.json
 
-Everything goes through the doors that users call, after the bits of both were looked at: ours equal for one row and for
-all. Rounds of ours and theirs alternate, so that both meet the same clocks; a figure is the median over rounds."""
+Everything goes through the functions that users call, after the bits of both were looked at: ours equal for one row and
+for all. Rounds of ours and theirs alternate, so that both meet the same clocks; a figure is the median over rounds."""
 
 from __future__ import annotations
 

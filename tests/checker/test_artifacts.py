@@ -100,10 +100,10 @@ def test_matrix_units_are_told_apart_by_depth_not_by_tile() -> None:
     assert wide.digest == narrow.digest != shallow.digest
 
 
-def test_a_room_is_proved_and_a_changed_record_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_component_is_proved_and_a_changed_record_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     proof = artifacts.swiglu_artifact()
     assert proof.proved, str(proof)
     changed = tmp_path / "record.json"
-    changed.write_text(json.dumps({"rooms": {"swiglu": "0" * 64}}))
+    changed.write_text(json.dumps({"components": {"swiglu": "0" * 64}}))
     monkeypatch.setattr(artifacts, "RECORD", changed)
     assert "has changed" in artifacts.swiglu_artifact().witness

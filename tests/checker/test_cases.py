@@ -7,7 +7,7 @@ import torch
 
 from samebits.checker.cases import Case, Selection, batch_sizes, cases, chunk_cuts, micro_cuts, pad_rows
 from samebits.checker.outcome import Compared, outcome
-from samebits.checker.targets import OPERATORS, find_door
+from samebits.checker.targets import OPERATORS, find_spec
 from samebits.contracts.language import Domain, Draw
 from samebits.records.report import UnjudgedError, Verdict
 
@@ -22,9 +22,9 @@ CASE = Case((2, 3, 4), "normal", "float32", 1)
 
 
 def test_a_domain_is_every_combination_and_can_be_narrowed() -> None:
-    door, _ = find_door("linear", OPERATORS)
-    assert len(cases(door, DOMAIN, Selection())) == 8
-    assert cases(door, DOMAIN, Selection(shape=(2, 3, 4), recipe="normal", seed=1)) == [CASE]
+    spec, _ = find_spec("linear", OPERATORS)
+    assert len(cases(spec, DOMAIN, Selection())) == 8
+    assert cases(spec, DOMAIN, Selection(shape=(2, 3, 4), recipe="normal", seed=1)) == [CASE]
     assert CASE.options == "--shape 2x3x4 --recipe normal --format float32 --seed 1"
 
 
@@ -42,10 +42,10 @@ def test_a_selection_that_means_nothing_is_refused(narrowed: dict[str, object], 
         Selection(**narrowed)  # type: ignore[arg-type]
 
 
-def test_a_shape_must_fit_the_door() -> None:
-    door, _ = find_door("linear", OPERATORS)
+def test_a_shape_must_fit_the_spec() -> None:
+    spec, _ = find_spec("linear", OPERATORS)
     with pytest.raises(ValueError, match="linear: shape=3x4 has 2 sizes; allowed: MxKxN"):
-        cases(door, DOMAIN, Selection(shape=(3, 4)))
+        cases(spec, DOMAIN, Selection(shape=(3, 4)))
 
 
 def test_batch_sizes_lie_around_powers_of_two() -> None:

@@ -28,22 +28,22 @@ LONG = {"distill_loss_quadruples"}
 GPU_ONLY = {"cross_entropy_pairs"}
 
 
-@pytest.mark.parametrize(("room", "name"), PARTS)
-def test_a_part_of_every_set_is_proved(room: str, name: str) -> None:
+@pytest.mark.parametrize(("component", "name"), PARTS)
+def test_a_part_of_every_set_is_proved(component: str, name: str) -> None:
     """cases == expected, no witness, and every twin refuted."""
-    proof = enumerated(room, name, PARTS[room, name])
+    proof = enumerated(component, name, PARTS[component, name])
     assert proof.proved, str(proof)
 
 
 def test_every_enumeration_that_a_contract_names_is_tried_here() -> None:
     named = {
         entry.object.rpartition(":")[2]
-        for room in OPERATORS.rooms().values()
-        for entry in room.contract().proofs.values()
+        for component in OPERATORS.components().values()
+        for entry in component.contract().proofs.values()
         if entry.object.startswith("samebits.checker.enumerations:")
     }
     here = {each for each in named if not each.endswith(("_by_triton", "_on_both"))}
-    assert here == {f"{room}_{name}" for room, name in PARTS} | LONG
+    assert here == {f"{component}_{name}" for component, name in PARTS} | LONG
     by_triton = {each.removesuffix("_by_triton") for each in named if each.endswith("_by_triton")}
     assert by_triton == here - {"cross_entropy_grid_of_pairs"} | GPU_ONLY
     assert all(callable(import_object(f"samebits.checker.enumerations:{each}")) for each in named)
@@ -52,7 +52,7 @@ def test_every_enumeration_that_a_contract_names_is_tried_here() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens where there is no GPU")
 @pytest.mark.parametrize("name", ["softmax", "attention", "cross_entropy", "distill_loss", "gelu"])
 def test_without_a_gpu_the_proofs_about_triton_that_run_kernels_are_not_judged(name: str) -> None:
-    entries = OPERATORS.rooms()[name].contract().proofs.values()
+    entries = OPERATORS.components()[name].contract().proofs.values()
     running = [each for each in entries if "triton" in each.backends and each.kind == "enumeration"]
     assert running
     for each in running:
@@ -62,7 +62,7 @@ def test_without_a_gpu_the_proofs_about_triton_that_run_kernels_are_not_judged(n
 
 @pytest.mark.parametrize("name", ["softmax", "attention", "cross_entropy", "distill_loss", "gelu"])
 def test_level_four_has_a_proof_of_every_obligation_on_every_backend(name: str) -> None:
-    contract = OPERATORS.rooms()[name].contract()
+    contract = OPERATORS.components()[name].contract()
     asked = [(each, backend) for each in contract.obligations for backend in backends_of(contract, each)]
     assert [each for each in asked if not contract.proofs_of(*each)] == []
 

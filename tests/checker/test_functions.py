@@ -143,10 +143,10 @@ def test_what_a_function_is_like_is_found_by_name_by_parameters_or_by_trying() -
 
     for function, like in ((fast_rms_norm, "rmsnorm"), (spelled, "swiglu"), (tried, "matmul")):
         forms = candidates(function.__name__, described(function)["parameters"], None, OPERATORS)
-        names = [form.door.name for form in forms]
+        names = [form.spec.name for form in forms]
         assert like in names and (len(names) == 1 or function is tried)
     assert only(tried, "batch").verdict is Verdict.HOLDS
-    with pytest.raises(ValueError, match="no door is called 'lineer'; did you mean 'linear'"):
+    with pytest.raises(ValueError, match="no spec is called 'lineer'; did you mean 'linear'"):
         plan(torch.atan2, "lineer")
 
 
@@ -158,11 +158,11 @@ def test_a_function_that_cannot_take_the_arguments_is_a_mistake_of_the_caller() 
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("matmull", "no room is called 'matmull'; did you mean 'matmul'"),
+        ("matmull", "no component is called 'matmull'; did you mean 'matmul'"),
         ("no.such.module:f", "'no.such.module:f' cannot be imported: no module named 'no.such.module'"),
         ("examples.my_kernel:nix", "'examples.my_kernel:nix' cannot be imported: examples.my_kernel has no 'nix'"),
         ("math.pi", "'math.pi' is float; a function is needed"),
-        (3, "a room, its name or a function can be judged; got int"),
+        (3, "a component, its name or a function can be judged; got int"),
     ],
 )
 def test_a_target_that_is_none_is_named(target: str, words: str) -> None:

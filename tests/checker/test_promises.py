@@ -1,4 +1,5 @@
-"""Every promise holds on the rooms for a small input, catches its planted faults, and has a function of its own."""
+"""Every promise holds on the components for a small input, catches its planted faults, and has a function of its
+own."""
 
 from __future__ import annotations
 
@@ -21,22 +22,22 @@ from samebits.contracts.call import Call
 from samebits.contracts.language import PROMISES, Obligation, Tolerance
 from samebits.records.report import Verdict
 
-# The promises of the two rooms with the largest domains are narrowed to one shape here: more rows than a chain is wide,
-# a tail on every axis. All else is judged on its whole domain, as the command does.
+# The promises of the two components with the largest domains are narrowed to one shape here: more rows than a chain is
+# wide, a tail on every axis. All else is judged on its whole domain, as the command does.
 SHAPES = {"linear": (33, 100, 33), "matmul": (33, 100, 33), "rmsnorm": (33, 300)}
 
 
-def judgements(room: str) -> list[Judgement]:
-    """All of a room on the CPU."""
+def judgements(component: str) -> list[Judgement]:
+    """All of a component on the CPU."""
     return [
-        _narrowed(each) if room in ("matmul", "rmsnorm") and each.promise in PROMISES else each
-        for each in plan(room, backend="cpu").judgements
+        _narrowed(each) if component in ("matmul", "rmsnorm") and each.promise in PROMISES else each
+        for each in plan(component, backend="cpu").judgements
     ]
 
 
 def _narrowed(judgement: Judgement) -> Judgement:
     """One shape and one recipe; order keeps small sums, which are quick."""
-    shape = SHAPES.get(judgement.setting.door.name) if judgement.promise != "order" else None
+    shape = SHAPES.get(judgement.setting.spec.name) if judgement.promise != "order" else None
     cases = [case for case in judgement.cases if case.recipe == judgement.cases[0].recipe]
     if shape:
         cases = [dataclasses.replace(case, shape=shape) for case in cases if case.shape == cases[0].shape]
@@ -45,11 +46,11 @@ def _narrowed(judgement: Judgement) -> Judgement:
     return dataclasses.replace(judgement, cases=cases, fault_cases=cases)
 
 
-ALL = [judgement for room in OPERATORS.rooms() for judgement in judgements(room)]
+ALL = [judgement for component in OPERATORS.components() for judgement in judgements(component)]
 
 
 @pytest.mark.parametrize("judgement", ALL, ids=[f"{each.subject}-{each.promise}" for each in ALL])
-def test_a_room_keeps_its_promise_and_the_planted_faults_are_caught(judgement: Judgement) -> None:
+def test_a_component_keeps_its_promise_and_the_planted_faults_are_caught(judgement: Judgement) -> None:
     finding = judge(judgement)
     assert finding.verdict is Verdict.HOLDS, finding.detail
     assert finding.cases >= 1 and finding.reproduce == ""
@@ -57,7 +58,9 @@ def test_a_room_keeps_its_promise_and_the_planted_faults_are_caught(judgement: J
 
 
 def test_every_obligation_of_a_contract_has_a_check_and_every_check_is_a_promise() -> None:
-    asked = [each for room in OPERATORS.rooms().values() for each in room.contract().obligations.values()]
+    asked = [
+        each for component in OPERATORS.components().values() for each in component.contract().obligations.values()
+    ]
     assert {each.name for each in asked} & set(PROMISES) <= set(CHECKS) <= set(PROMISES)
     assert all(check_of(each) is not None for each in asked)
 
@@ -136,5 +139,5 @@ def test_no_recorded_call_is_a_failure(predicate: Callable[..., str], verdict: V
 
 
 def replace_predicate(judgement: Judgement, name: str) -> Obligation:
-    contract = OPERATORS.rooms()["softmax"].contract()
+    contract = OPERATORS.components()["softmax"].contract()
     return dataclasses.replace(contract.obligations[judgement.obligation], predicate={"name": name})

@@ -1,4 +1,4 @@
-"""sb.reveal: orders by batch size through a door, plain sums without one."""
+"""sb.reveal: orders by batch size through a spec, plain sums without one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from samebits.contracts.orders import declared_order
 from samebits.numerics.order import digest
 
 
-def test_a_room_reveals_its_declared_order_at_every_size() -> None:
+def test_a_component_reveals_its_declared_order_at_every_size() -> None:
     found = sb.reveal("matmul", 40, rows=(1, 5))
     assert [each.verdict for each in found.values()] == ["holds", "holds"]
     assert {digest(each.order) for each in found.values() if each.order} == {digest(declared_order("chain-1", 40))}
@@ -22,7 +22,7 @@ def test_the_statistic_of_rmsnorm_is_a_sum_of_squares_in_lanes() -> None:
     assert digest(found.order) == digest(declared_order("lanes-256", 16))
 
 
-def test_a_plain_sum_needs_no_door() -> None:
+def test_a_plain_sum_needs_no_spec() -> None:
     found = sb.reveal(torch.sum, 16)[1]
     assert found.verdict == "holds" and found.replayed == found.replay_total == 300
 
@@ -35,14 +35,14 @@ def test_a_narrow_format_is_replayed_on_more_vectors() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"function": torch.sum, "n": 16, "rows": (2,)}, "'sum' is no door's name, so it has no rows"),
+        ({"function": torch.sum, "n": 16, "rows": (2,)}, "'sum' is no spec's name, so it has no rows"),
         ({"function": torch.sum, "n": 1}, "at least 2 terms and 1 row are needed, got n=1"),
         ({"function": torch.sum, "n": 8, "format": "float8"}, "format='float8' is unknown; allowed: float32"),
         (
             {"function": torch.mm, "n": 8, "backend": "tpu"},
             "unknown backend 'tpu'; did you mean 'cpu'? known: cpu, triton",
         ),
-        ({"function": torch.atan2, "n": 8}, "on one tensor of 8 values; say which door it is like"),
+        ({"function": torch.atan2, "n": 8}, "on one tensor of 8 values; say which spec it is like"),
         ({"function": "rmsnorm", "n": 8}, "the statistic shows its sum for 4, 16, 64, 256"),
         ({"function": "rmsnorm", "n": 16, "like": "rmsnorm"}, "rmsnorm: no function like 'rmsnorm' shows its sum"),
     ],

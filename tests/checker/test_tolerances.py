@@ -1,4 +1,5 @@
-"""Beside the derived bounds: on ordinary data every room is also within the fixed tolerances that the field uses."""
+"""Beside the derived bounds: on ordinary data every component is also within the fixed tolerances that the field
+uses."""
 
 from __future__ import annotations
 
@@ -32,28 +33,28 @@ CLASSES = {
     "attention": "attention",
     "selected_logprob": "logprob",
 }
-ROOMS = {"linear": "matmul", "selected_logprob": "logprob"}
+COMPONENTS = {"linear": "matmul", "selected_logprob": "logprob"}
 
 
 @pytest.mark.parametrize("format", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("door", CLASSES)
-def test_within_the_fields_tolerances(door: str, format: str) -> None:
-    planned = plan(ROOMS.get(door, door), door, promises=["accuracy"], backend="cpu").judgements
+@pytest.mark.parametrize("spec", CLASSES)
+def test_within_the_fields_tolerances(spec: str, format: str) -> None:
+    planned = plan(COMPONENTS.get(spec, spec), spec, promises=["accuracy"], backend="cpu").judgements
     compared = 0
     for judgement in planned:
         for case in judgement.cases:
             if case.recipe != "normal" or case.format != format:
                 continue
-            prepared, found = begin(judgement.setting, case, everything(judgement.setting.door))
+            prepared, found = begin(judgement.setting, case, everything(judgement.setting.spec))
             order = judgement.setting.orders[format]
-            exact = judgement.setting.door.exact(
+            exact = judgement.setting.spec.exact(
                 prepared.arguments, prepared.cotangent, lambda terms, order=order: sum_error(order, terms)
             )
             for name, bounded in exact.items():
                 kind = "forward" if name == OUTPUT else "gradient"
-                if (door, kind, format) == ("attention", "gradient", "float16"):
+                if (spec, kind, format) == ("attention", "gradient", "float16"):
                     continue
-                absolute, relative = TOLERANCES[CLASSES[door], kind][format]
+                absolute, relative = TOLERANCES[CLASSES[spec], kind][format]
                 error = (found[name].double() - bounded.exact).abs()
                 beyond = error > absolute + relative * bounded.exact.abs()
                 assert not bool(beyond.any()), f"{case} {name}: {float(error[beyond].max()):.3g}"

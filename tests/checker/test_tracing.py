@@ -1,4 +1,4 @@
-"""The tracer accepts what is one expression for every row, refuses each planted kernel, and proves a room."""
+"""The tracer accepts what is one expression for every row, refuses each planted kernel, and proves a component."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def test_a_planted_kernel_is_refused(kernel: str, found: dict[str, dict[str, Any
     assert PLANTED[kernel] in found[kernel]["witness"]
 
 
-def test_a_room_is_proved() -> None:
+def test_a_component_is_proved() -> None:
     """AdamW: every element of every tensor is one expression, whatever the block."""
     proof = proofs.adamw_rows()
     assert proof.proved, str(proof)
     assert proof.kind == "dag"
 
 
-def test_an_unknown_room_is_one_line() -> None:
-    with pytest.raises(TracingError, match="room 'nobody' is unknown; allowed: softmax"):
+def test_an_unknown_component_is_one_line() -> None:
+    with pytest.raises(TracingError, match="component 'nobody' is unknown; allowed: softmax"):
         asked("nobody")
 
 

@@ -133,17 +133,17 @@ def test_what_only_operators_or_only_functions_take_is_told_apart(samebits: Same
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("check",), "samebits: check: name a room (adamw, attention, "),
+        (("check",), "samebits: check: name a component (adamw, attention, "),
         (
             ("check", "matmull"),
-            "samebits: no room is called 'matmull'; did you mean 'matmul'? known: adamw, attention, ",
+            "samebits: no component is called 'matmull'; did you mean 'matmul'? known: adamw, attention, ",
         ),
         (
             ("check", "matmul", "--promise", "bath"),
             "samebits: unknown promise 'bath'; did you mean 'batch'? known: repeat",
         ),
         (("check", "matmul", "--backend", "gpu"), "samebits: unknown backend 'gpu'; "),
-        (("check", "torch.mm", "--like", "matmal"), "samebits: no door is called 'matmal'; did you mean 'matmul'?"),
+        (("check", "torch.mm", "--like", "matmal"), "samebits: no spec is called 'matmal'; did you mean 'matmul'?"),
         (
             ("check", "matmul", "--shape", "3x-4x2"),
             "samebits: shape='3x-4x2' cannot be read; allowed: sizes joined by x",
@@ -201,7 +201,7 @@ def test_reveal_finds_more_than_one_order_in_stock_linear_and_draws_each(samebit
     assert all(Path(name).read_text().startswith("<svg ") for name in written) and len(written) > 1
 
 
-def test_reveal_of_a_room_is_one_order_for_every_size(samebits: Samebits) -> None:
+def test_reveal_of_a_component_is_one_order_for_every_size(samebits: Samebits) -> None:
     ran = samebits("reveal", "matmul", "--k", "24", "--json", "--svg", "one.svg")
     document = json.loads(ran.out)
     assert ran.code == 0 and document["verdict"] == "holds" and document["schema"] == "samebits.reveal/1"

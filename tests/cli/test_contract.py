@@ -11,7 +11,7 @@ import pytest
 import samebits.ops
 
 SOFTMAX = Path(samebits.ops.__path__[0]) / "softmax" / "contract.yaml"
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "rooms"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "components"
 
 
 def test_validate_names_file_line_and_id(samebits: Any, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_mistake_is_one_line(samebits: Any, tmp_path: Path) -> None:
     for arguments, words in (
         (("contract", "prove", "nothing"), "no contract is called 'nothing'"),
         (("contract", "prove", "softmax", "--level", "9"), "allowed: levels 1 to 4"),
-        (("contract", "status", "--rooms", str(tmp_path)), "has no room"),
+        (("contract", "status", "--components", str(tmp_path)), "has no component"),
         (("contract", "collect", str(tmp_path / "none")), "is no folder"),
         (("contract", "replay", "--sample", "0"), "sample=0, seconds=60.0; allowed: at least 1"),
         (("contract", "status", "--backend", "tpu"), "unknown backend 'tpu'"),

@@ -17,8 +17,8 @@ from samebits.contracts.graph import Graph, Node, graph_of
 from samebits.contracts.loading import load_contract
 from samebits.contracts.planned import planned
 
-ROOMS = sorted(Path(samebits.ops.__path__[0]).parent.rglob("contract.yaml"))
-CONTRACTS = {path.parent.name: load_contract(path) for path in ROOMS}
+COMPONENTS = sorted(Path(samebits.ops.__path__[0]).parent.rglob("contract.yaml"))
+CONTRACTS = {path.parent.name: load_contract(path) for path in COMPONENTS}
 WAITING = {name: each.depends_on for name, each in planned().items()}
 
 
@@ -26,7 +26,7 @@ def graph(**edges: str) -> Graph:
     return Graph([Node(name=name, kind="bound", depends_on=tuple(below.split())) for name, below in edges.items()])
 
 
-def test_the_page_of_the_rooms() -> None:
+def test_the_page_of_the_components() -> None:
     whole = graph_of(
         CONTRACTS,
         planned=WAITING,

@@ -6,23 +6,23 @@ from samebits.checker.present import Present
 from samebits.checker.proving import Task, tasks
 from samebits.contracts.language import Contract
 from samebits.contracts.receipts import Receipt
-from samebits.contracts.registry import Room
+from samebits.contracts.registry import Component
 
 RESULT = "5" * 64
 
 
-def made_up(room: Room, present: Present, levels: tuple[int, ...] = (1, 2, 3, 4)) -> list[Receipt]:
+def made_up(component: Component, present: Present, levels: tuple[int, ...] = (1, 2, 3, 4)) -> list[Receipt]:
     """A good receipt for everything there is to show, tied to what lies here."""
-    return [each for task in tasks(room, levels) for each in receipts_of(task, present)]
+    return [each for task in tasks(component, levels) for each in receipts_of(task, present)]
 
 
 def receipts_of(task: Task, present: Present) -> list[Receipt]:
-    contract, found = task.room.contract(), []
+    contract, found = task.component.contract(), []
     for identifier, backend in task.speaks_for():
-        facts = present.facts(task.room, identifier, backend, task.method, task.entry)
+        facts = present.facts(task.component, identifier, backend, task.method, task.entry)
         found.append(
             Receipt(
-                contract=task.room.name,
+                contract=task.component.name,
                 obligation=identifier,
                 backend=backend,
                 level=task.level,

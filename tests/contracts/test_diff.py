@@ -26,7 +26,7 @@ numerics: {accumulator: float32, fused: none, flush_to_zero: false, tf32: false,
 equations:
   SU-EQ1: {text: "y = sum x", reference: "samebits.reference:total"}
 subjects:
-  SU-S1: {object: "samebits.kernels:total", equation: SU-EQ1, door: total,
+  SU-S1: {object: "samebits.kernels:total", equation: SU-EQ1, spec: total,
           orders: {cpu: {float32: lanes-256, float16: chain-1}}}
 domains:
   SU-D1: {shapes: [[1, 1], [5, 7]], recipes: [normal, wide], formats: [float32, float16], seeds: [1, 2],
@@ -177,7 +177,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 def test_a_side_may_be_a_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "room" / "contract.yaml"
+    path = tmp_path / "component" / "contract.yaml"
     path.parent.mkdir()
     path.write_text(GOOD)
     git(tmp_path, "init")
@@ -202,7 +202,7 @@ def test_a_side_may_be_a_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_real_contract_is_compared() -> None:
-    """Planted fault in a room's own file: an obligation goes, with all that was its own."""
+    """Planted fault in a component's own file: an obligation goes, with all that was its own."""
     whole = load_contract(FILE)
     fewer = {name: each for name, each in whole.obligations.items() if name != "SM-OB1"}
     changes = diff(whole, replace(whole, obligations=fewer))

@@ -21,7 +21,7 @@ from samebits.checker.replaying import candidates, replay, sampled
 from samebits.checker.targets import OPERATORS
 from samebits.contracts import registry
 from samebits.contracts.receipts import ELSEWHERE, FALSE, FRESH, STALE, Receipt, compared
-from samebits.contracts.registry import Room, rooms
+from samebits.contracts.registry import Component, components
 from samebits.contracts.store import Store
 from samebits.native import sources
 from samebits.records.shipped import PACKAGE
@@ -35,7 +35,7 @@ class Copied:
     """A copy of the package whose files may be changed, and receipts of one obligation made before."""
 
     package: Path
-    room: Room
+    component: Component
     receipts: dict[str, Receipt]
     patch: pytest.MonkeyPatch
 
@@ -48,7 +48,7 @@ class Copied:
 
     def standings(self) -> dict[str, tuple[str, str]]:
         """Backend to how its receipt stands now, and why."""
-        present = Present({self.room.name: self.room}, self.package)
+        present = Present({self.component.name: self.component}, self.package)
         now = {backend: compared(each, present.of(each)) for backend, each in self.receipts.items()}
         return {backend: (each.standing, "; ".join(each.reasons)) for backend, each in now.items()}
 
@@ -65,12 +65,12 @@ def copied(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     package = tmp_path / "samebits"
     shutil.copytree(original, package)
     monkeypatch.setattr(environment, "gpu", lambda: "NVIDIA H200 (compute capability 9.0)")
-    room = rooms(package / "ops", "samebits.ops")["softmax"]
-    present = Present({"softmax": room}, package)
-    listed = [task for task in tasks(room, (2,)) if task.obligation == CHUNK]
+    component = components(package / "ops", "samebits.ops")["softmax"]
+    present = Present({"softmax": component}, package)
+    listed = [task for task in tasks(component, (2,)) if task.obligation == CHUNK]
     receipts = {each.backend: each for task in listed for each in receipts_of(task, present)}
     assert set(receipts) == {"cpu", "triton"}
-    yield Copied(package, room, receipts, monkeypatch)
+    yield Copied(package, component, receipts, monkeypatch)
 
 
 def other_version(package: str) -> Callable[[Copied], None]:
@@ -197,7 +197,7 @@ def test_a_changed_cmake_file_is_another_build(tmp_path: Path) -> None:
 
 def test_a_forged_receipt_is_found_by_replaying_it(tmp_path: Path) -> None:
     """The forger recomputes the id, so that only a run can tell; the honest one beside it is reproduced."""
-    home = OPERATORS.rooms()
+    home = OPERATORS.components()
     present = Present({"softmax": home["softmax"]})
     (task,) = (each for each in tasks(home["softmax"], (2,), "cpu") if each.obligation == "SM-OB10")
     (forged,) = receipts_of(task, present)

@@ -17,9 +17,9 @@ from samebits.contracts.graph_text import as_dot, as_json, as_mermaid, as_text
 from samebits.contracts.loading import load_contract
 from samebits.contracts.planned import planned
 
-# Rooms of every floor: what one rests on may stand on another.
-ROOMS = sorted(Path(samebits.ops.__path__[0]).parent.rglob("contract.yaml"))
-CONTRACTS = {path.parent.name: load_contract(path) for path in ROOMS}
+# Components of every floor: what one rests on may stand on another.
+COMPONENTS = sorted(Path(samebits.ops.__path__[0]).parent.rglob("contract.yaml"))
+CONTRACTS = {path.parent.name: load_contract(path) for path in COMPONENTS}
 WAITING = {name: each.depends_on for name, each in planned().items()}
 
 
@@ -27,7 +27,7 @@ def graph(**edges: str) -> Graph:
     return Graph([Node(name=name, kind="bound", depends_on=tuple(below.split())) for name, below in edges.items()])
 
 
-def test_the_rooms_and_the_planned_stand_in_order() -> None:
+def test_the_components_and_the_planned_stand_in_order() -> None:
     whole = graph_of(CONTRACTS, planned=WAITING)
     assert not whole.cycles() and not whole.dangling()
     order = whole.order()
@@ -50,7 +50,7 @@ def test_a_cycle_is_a_path() -> None:
 
 def test_a_name_that_leads_nowhere_has_a_line(tmp_path: Path) -> None:
     """Planted fault: a dependency on nothing; it becomes no contract."""
-    text = next(path for path in ROOMS if path.parent.name == "softmax").read_text()
+    text = next(path for path in COMPONENTS if path.parent.name == "softmax").read_text()
     path = tmp_path / "contract.yaml"
     path.write_text(text.replace("depends_on: []", "depends_on: [nowhere]", 1))
     found = graph_of({"softmax": load_contract(path)})
@@ -93,7 +93,7 @@ def test_a_name_stands_once() -> None:
         Graph([twice, twice])
 
 
-def test_a_planned_contract_goes_when_its_room_comes() -> None:
+def test_a_planned_contract_goes_when_its_component_comes() -> None:
     whole = graph_of(CONTRACTS, planned={"softmax": ["nowhere"], "later": ["softmax", "never"]})
     assert whole.nodes["softmax"].kind == "bound" and whole.nodes["later"].kind == "planned"
     assert [(each.name, each.wanted) for each in whole.dangling()] == [("later", "never")]

@@ -14,7 +14,7 @@ from samebits.contracts.integers import Claim, prove, queries
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import SolverMissingError, Symbols, Truth
 
-ROOMS = {
+COMPONENTS = {
     "adamw": ("elements",),
     "attention": ("visible_pairs", "places", "threads"),
     "cross_entropy": ("vocabulary_blocks",),
@@ -29,9 +29,11 @@ ROOMS = {
 }
 
 
-@pytest.mark.parametrize(("room", "name"), [(room, name) for room, names in ROOMS.items() for name in names])
-def test_a_room_is_proved(room: str, name: str) -> None:
-    proof: Proof = getattr(importlib.import_module(f"samebits.ops.{room}.integers"), name)()
+@pytest.mark.parametrize(
+    ("component", "name"), [(component, name) for component, names in COMPONENTS.items() for name in names]
+)
+def test_a_component_is_proved(component: str, name: str) -> None:
+    proof: Proof = getattr(importlib.import_module(f"samebits.ops.{component}.integers"), name)()
     assert proof.proved, proof
     assert proof.kind == "integers" and proof.planted == proof.expected and len(proof.digest) == 64
 

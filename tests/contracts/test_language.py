@@ -12,7 +12,7 @@ from samebits.contracts.orders import ORDERS, declared_order, sum_error
 from samebits.contracts.strict_yaml import ContractError, load
 from samebits.numerics.order import height
 
-ROOMS = sorted(Path(samebits.ops.__path__[0]).glob("*/contract.yaml"))
+COMPONENTS = sorted(Path(samebits.ops.__path__[0]).glob("*/contract.yaml"))
 GOOD = """
 contract: total
 prefix: TO
@@ -24,8 +24,8 @@ numerics: {accumulator: float32, fused: none, flush_to_zero: false, tf32: false,
 equations:
   TO-EQ1: {text: "y = sum x", reference: "samebits.reference:total"}
 subjects:
-  TO-S1: {object: "samebits.ops:total", equation: TO-EQ1, door: total, orders: {cpu: {float32: lanes-256}}}
-  TO-S2: {object: "samebits.ops:mean", equation: TO-EQ1, door: mean, orders: {cpu: {float32: lanes-256}}}
+  TO-S1: {object: "samebits.ops:total", equation: TO-EQ1, spec: total, orders: {cpu: {float32: lanes-256}}}
+  TO-S2: {object: "samebits.ops:mean", equation: TO-EQ1, spec: mean, orders: {cpu: {float32: lanes-256}}}
 domains:
   TO-D1:
     shapes: [[1, 1], [5, 7]]
@@ -60,9 +60,9 @@ changes: [{version: 1.0.0, reason: "the first"}]
 """.lstrip()
 
 
-def test_the_rooms_load() -> None:
-    assert {"attention", "cross_entropy", "matmul", "rmsnorm"} <= {path.parent.name for path in ROOMS}
-    for path in ROOMS:
+def test_the_components_load() -> None:
+    assert {"attention", "cross_entropy", "matmul", "rmsnorm"} <= {path.parent.name for path in COMPONENTS}
+    for path in COMPONENTS:
         contract = load_contract(path)
         assert contract.contract == path.parent.name
         assert all(obligation.mutants for obligation in contract.obligations.values())

@@ -18,10 +18,10 @@ from samebits.checker import environment
 from samebits.checker.present import Present
 from samebits.checker.standing import shortfalls, standings
 from samebits.checker.targets import OPERATORS
-from samebits.cli.commands.contract_rooms import known_rooms
+from samebits.cli.commands.contract_components import known_components
 from samebits.contracts.graph import graph_of
 from samebits.contracts.receipts import Receipt
-from samebits.contracts.registry import Room
+from samebits.contracts.registry import Component
 from samebits.contracts.store import Store
 from samebits.records.shipped import shipped
 
@@ -30,12 +30,12 @@ NAME = "swiglu"
 
 
 def test_every_required_level_is_reached() -> None:
-    known = known_rooms(None)
+    known = known_components(None)
     found = standings(known, Store(shipped("receipts")))
     behind = yaml.safe_load((shipped("receipts") / "behind.yaml").read_text())
     required = {
-        name: {each: room.contract().required(each) for each in room.contract().backends}
-        for name, room in known.items()
+        name: {each: component.contract().required(each) for each in component.contract().backends}
+        for name, component in known.items()
     }
     wanted = {name: {**levels, **behind.get(name, {})} for name, levels in required.items()}
     reached = {
@@ -47,19 +47,19 @@ def test_every_required_level_is_reached() -> None:
 
 
 @pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> Room:
+def component(monkeypatch: pytest.MonkeyPatch) -> Component:
     monkeypatch.setattr(environment, "gpu", lambda: "NVIDIA H200 (compute capability 9.0)")
-    return OPERATORS.rooms()[NAME]
+    return OPERATORS.components()[NAME]
 
 
-def lines(room: Room, folder: Path, receipts: list[Receipt]) -> list[str]:
+def lines(component: Component, folder: Path, receipts: list[Receipt]) -> list[str]:
     store = Store(folder)
     store.write(receipts)
-    return shortfalls(standings({NAME: room}, store))
+    return shortfalls(standings({NAME: component}, store))
 
 
-def test_a_full_store_is_green(room: Room, tmp_path: Path) -> None:
-    assert lines(room, tmp_path, made_up(room, Present({NAME: room}))) == []
+def test_a_full_store_is_green(component: Component, tmp_path: Path) -> None:
+    assert lines(component, tmp_path, made_up(component, Present({NAME: component}))) == []
 
 
 def without(part: Callable[[Receipt], bool]) -> Callable[[Receipt], Receipt | None]:
@@ -87,26 +87,26 @@ FAULTS: dict[str, tuple[Callable[[Receipt], Receipt | None], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_missing_or_stale_is_red(room: Room, tmp_path: Path, fault: str) -> None:
+def test_what_is_missing_or_stale_is_red(component: Component, tmp_path: Path, fault: str) -> None:
     """Planted faults: one receipt of a full store is gone or says something else."""
     change, words = FAULTS[fault]
-    made = [changed for each in made_up(room, Present({NAME: room})) if (changed := change(each)) is not None]
-    (line,) = lines(room, tmp_path, made)
+    made = [changed for each in made_up(component, Present({NAME: component})) if (changed := change(each)) is not None]
+    (line,) = lines(component, tmp_path, made)
     assert words in line and f"samebits contract prove {NAME} --backend " in line, line
 
 
-def test_a_proof_counts_for_its_own_backend_and_none_may_be_missing(room: Room, tmp_path: Path) -> None:
-    contract = room.contract()
+def test_a_proof_counts_for_its_own_backend_and_none_may_be_missing(component: Component, tmp_path: Path) -> None:
+    contract = component.contract()
     traced = next(name for name, entry in contract.proofs.items() if entry.kind == "dag")
     assert contract.proofs[traced].backends == ["triton"]
     identifier = contract.proofs[traced].obligations[0]
-    made = made_up(room, Present({NAME: room}))
+    made = made_up(component, Present({NAME: component}))
     assert not [each for each in made if each.method in ("dag", "artifact") and "cpu" in each.backend]
 
     def level(receipts: list[Receipt], backend: str) -> tuple[int, str]:
         store = Store(tmp_path / f"{len(receipts)} {backend}")
         store.write(receipts)
-        own = standings({NAME: room}, store)[NAME].standings
+        own = standings({NAME: component}, store)[NAME].standings
         (one,) = (each for each in own if (each.obligation, each.backend) == (identifier, backend))
         return one.level, one.lacks
 
@@ -118,9 +118,9 @@ def test_a_proof_counts_for_its_own_backend_and_none_may_be_missing(room: Room, 
     assert (reached, lacks) == (3, "level 4: no proof is declared for cpu")
 
 
-def test_several_machines_and_one_vocabulary(room: Room, tmp_path: Path) -> None:
+def test_several_machines_and_one_vocabulary(component: Component, tmp_path: Path) -> None:
     """Shown on another machine counts; status, graph and the lines of a shortfall say the same of it."""
-    made = made_up(room, Present({NAME: room}))
+    made = made_up(component, Present({NAME: component}))
     other = [
         replace(each, where={**each.where, "architecture": "x86-64", "processor": "Intel Xeon"})
         for each in made
@@ -129,22 +129,22 @@ def test_several_machines_and_one_vocabulary(room: Room, tmp_path: Path) -> None
     elsewhere = [each for each in made if "architecture" not in each.where]
     store = Store(tmp_path)
     store.write([*other, *elsewhere])
-    found = standings({NAME: room}, store)
+    found = standings({NAME: component}, store)
     assert shortfalls(found) == [] and found[NAME].shown_on("cpu")[0].startswith("x86-64 (Intel Xeon)")
     assert found[NAME].shown_on("triton")[-1].endswith("NVIDIA H200")
     here, counted = found[NAME].here("cpu")
     assert here < counted
     store.write(made)
-    both = standings({NAME: room}, store)
+    both = standings({NAME: component}, store)
     assert len(both[NAME].receipts) > len(made) and len(both[NAME].shown_on("cpu")) == 2
-    graph = graph_of({NAME: room.contract()}, levels={NAME: both[NAME].levels})
+    graph = graph_of({NAME: component.contract()}, levels={NAME: both[NAME].levels})
     assert graph.nodes[NAME].verdict == both[NAME].verdict("cpu") == both[NAME].verdict("triton") == "holds"
 
 
 def test_kills_of_what_no_longer_counts_are_not_counted(
-    room: Room, tmp_path: Path, samebits_main: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    component: Component, tmp_path: Path, samebits_main: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = [each for each in made_up(room, Present({NAME: room})) if each.level == 2]
+    made = [each for each in made_up(component, Present({NAME: component})) if each.level == 2]
     Store(tmp_path / "good").write(made)
     Store(tmp_path / "stale").write([replace(each, sources={}) for each in made])
     alive = [
@@ -153,7 +153,7 @@ def test_kills_of_what_no_longer_counts_are_not_counted(
         )["alive"]
         for kind in ("good", "stale")
     ]
-    asked = sum(len(each.mutants) for each in room.contract().obligations.values())
+    asked = sum(len(each.mutants) for each in component.contract().obligations.values())
     assert alive == [0, asked]
 
 

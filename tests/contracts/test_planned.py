@@ -10,17 +10,19 @@ import pytest
 import samebits.ops
 import samebits.parity.stability
 from samebits.contracts.planned import FOLDER, planned
-from samebits.contracts.registry import Room, rooms
+from samebits.contracts.registry import Component, components
 from samebits.contracts.strict_yaml import ContractError
 
 PLANNED = planned()
 GOOD = (FOLDER / "stream_sync.yaml").read_text()
 
 
-def bound() -> dict[str, Room]:
+def bound() -> dict[str, Component]:
     folders = (samebits.ops, samebits.parity.stability)
     return {
-        name: room for home in folders for name, room in rooms(Path(next(iter(home.__path__))), home.__name__).items()
+        name: component
+        for home in folders
+        for name, component in components(Path(next(iter(home.__path__))), home.__name__).items()
     }
 
 
@@ -43,7 +45,7 @@ def test_the_files_load() -> None:
 
 def test_no_id_is_bound_and_planned() -> None:
     """An obligation or a test that a contract binds is deleted from the plan."""
-    contracts = [room.contract() for room in bound().values()]
+    contracts = [component.contract() for component in bound().values()]
     taken = {name for each in contracts for name in (*each.obligations, *each.tests)}
     for each in PLANNED.values():
         for identifier, obligation in each.obligations.items():
@@ -51,8 +53,12 @@ def test_no_id_is_bound_and_planned() -> None:
 
 
 def test_no_id_is_bound_twice() -> None:
-    """Obligations and tests are named once in all contracts, wherever their rooms lie."""
-    names = [name for room in bound().values() for name in (*room.contract().obligations, *room.contract().tests)]
+    """Obligations and tests are named once in all contracts, wherever their components lie."""
+    names = [
+        name
+        for component in bound().values()
+        for name in (*component.contract().obligations, *component.contract().tests)
+    ]
     assert not [name for name, count in Counter(names).items() if count > 1]
 
 

@@ -1,7 +1,7 @@
 """Levels come from receipts: lost when what they name changes, refused when edited, kept for several machines.
 
-On a user's own room outside the package, the one in examples/rooms, and a second one that depends on it. Most receipts
-here are made up as a good run would make them; what is really run is told."""
+On a user's own component outside the package, the one in examples/components, and a second one that depends on it. Most
+receipts here are made up as a good run would make them; what is really run is told."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from tests.contracts.evidence import made_up
 from samebits.checker.present import Present
 from samebits.checker.standing import ContractStanding, effective_levels, holes, shortfalls, standings
 from samebits.contracts.receipts import ELSEWHERE, FRESH, STALE, Facts, Receipt, compared
-from samebits.contracts.registry import Room, rooms
+from samebits.contracts.registry import Component, components
 from samebits.contracts.store import ReceiptError, Store
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "rooms"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "components"
 NAME, DEPENDENT = "square_of_positive", "fourth_power"
 
 
 @pytest.fixture(scope="module")
 def proved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `rooms`, and good receipts for all of the first and for levels 1 and 2 of the second."""
+    """A folder with `components`, and good receipts for all of the first and for levels 1 and 2 of the second."""
     folder = tmp_path_factory.mktemp("own")
-    shutil.copytree(EXAMPLES / NAME, folder / "rooms" / NAME, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(folder / "rooms" / NAME, folder / "rooms" / DEPENDENT)
-    for file in (folder / "rooms" / DEPENDENT).iterdir():
+    shutil.copytree(EXAMPLES / NAME, folder / "components" / NAME, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(folder / "components" / NAME, folder / "components" / DEPENDENT)
+    for file in (folder / "components" / DEPENDENT).iterdir():
         text = file.read_text().replace(NAME, DEPENDENT).replace("SQ-", "FP-").replace("prefix: SQ", "prefix: FP")
         file.write_text(text.replace("depends_on: []", f"depends_on: [{NAME}]"))
-    known = rooms(folder / "rooms", "rooms")
+    known = components(folder / "components", "components")
     present, store = Present(known), Store(folder / "receipts")
     store.write([*made_up(known[NAME], present), *made_up(known[DEPENDENT], present, (1, 2))])
     return folder
@@ -47,8 +47,8 @@ def own(proved: Path, tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
-def found(folder: Path) -> tuple[dict[str, Room], dict[str, ContractStanding]]:
-    known = rooms(folder / "rooms", "rooms")
+def found(folder: Path) -> tuple[dict[str, Component], dict[str, ContractStanding]]:
+    known = components(folder / "components", "components")
     return known, standings(known, Store(folder / "receipts"))
 
 
@@ -73,12 +73,12 @@ def test_a_users_own_contract_reaches_its_level(own: Path) -> None:
 
 def test_what_is_run_is_written_down_and_replayed(own: Path) -> None:
     """Really run: one obligation at level 2, by the command, taken over elsewhere, and replayed by the command."""
-    where = ("--rooms", "rooms", "--receipts", "made")
+    where = ("--components", "components", "--receipts", "made")
     ran = samebits("contract", "prove", NAME, "--only", "SQ-OB1", "--level", "2", *where, cwd=own)
     assert ran.returncode == 0 and "1 run, 1 receipts on" in ran.stdout, ran.stdout + ran.stderr
-    taken = samebits("contract", "collect", "made", "--rooms", "rooms", "--receipts", "taken", cwd=own)
+    taken = samebits("contract", "collect", "made", "--components", "components", "--receipts", "taken", cwd=own)
     assert taken.returncode == 0 and "taken over into taken" in taken.stdout, taken.stdout + taken.stderr
-    where = ("--rooms", "rooms", "--receipts", "taken")
+    where = ("--components", "components", "--receipts", "taken")
     again = samebits("contract", "replay", *where, "--json", cwd=own)
     document = json.loads(again.stdout)
     assert again.returncode == 0 and [each["verdict"] for each in document["replayed"]] == ["reproduced"]
@@ -105,7 +105,7 @@ def test_a_deleted_receipt_lowers_the_level(own: Path, monkeypatch: pytest.Monke
 
 
 def test_no_receipts_is_no_pass(own: Path) -> None:
-    known = rooms(own / "rooms", "rooms")
+    known = components(own / "components", "components")
     standing = standings(known, Store(own / "nowhere"))
     assert {each.verdict("cpu") for each in standing.values()} == {"could not be judged"}
     assert standing[NAME].levels["cpu"] == 0 and len(shortfalls(standing)) == 2
@@ -132,7 +132,7 @@ def test_an_edited_machine_is_false_too(own: Path) -> None:
 
 
 def test_a_changed_kernel_makes_receipts_and_dependents_stale(own: Path) -> None:
-    kernel = own / "rooms" / NAME / "__init__.py"
+    kernel = own / "components" / NAME / "__init__.py"
     kernel.write_text(kernel.read_text().replace("wide <= 0,", "wide < 0,"))
     _, standing = found(own)
     assert standing[NAME].levels["cpu"] == 0
@@ -142,7 +142,7 @@ def test_a_changed_kernel_makes_receipts_and_dependents_stale(own: Path) -> None
 
 
 def test_a_comment_a_docstring_and_a_line_break_void_nothing(own: Path) -> None:
-    kernel = own / "rooms" / NAME / "__init__.py"
+    kernel = own / "components" / NAME / "__init__.py"
     text = kernel.read_text()
     kernel.write_text(text.replace('"""', '"""Other words. ', 1).replace("wide <= 0,", "wide <= (\n0),  # why\n", 1))
     assert kernel.read_text().count("Other words") == 1 and "# why" in kernel.read_text()
@@ -150,7 +150,7 @@ def test_a_comment_a_docstring_and_a_line_break_void_nothing(own: Path) -> None:
 
 
 def test_a_changed_contract_makes_its_obligation_stale(own: Path) -> None:
-    contract = own / "rooms" / NAME / "contract.yaml"
+    contract = own / "components" / NAME / "contract.yaml"
     contract.write_text(contract.read_text().replace("what is not positive gives +0", "negatives give +0"))
     _, standing = found(own)
     by_id = {each.obligation: each for each in standing[NAME].standings}

@@ -13,7 +13,7 @@ from samebits.checker.proving import Task, tasks
 from samebits.checker.replaying import Candidate, candidates, judged, replay, sampled
 from samebits.checker.standing import standings
 from samebits.checker.targets import OPERATORS
-from samebits.cli.commands.contract_rooms import known_rooms
+from samebits.cli.commands.contract_components import known_components
 from samebits.contracts.receipts import FALSE, Receipt, compared
 from samebits.contracts.store import Store, folder_digest
 from samebits.records.shipped import checkout, shipped
@@ -29,7 +29,7 @@ def seed() -> str:
 
 
 def test_a_sample_of_our_receipts_is_reproduced() -> None:
-    known = known_rooms(None)
+    known = known_components(None)
     found = standings(known, Store(shipped("receipts")))
     listed = candidates(known, [one for each in found.values() for one in each.receipts])
     assert listed, "no receipt can be replayed here: all are stale; renew them with `make prove`"
@@ -41,10 +41,10 @@ def test_a_sample_of_our_receipts_is_reproduced() -> None:
 
 @pytest.fixture(scope="module")
 def listed() -> list[Candidate]:
-    room = OPERATORS.rooms()["swiglu"]
-    present = Present({"swiglu": room})
-    made = [replace(each, seconds=2.0 if each.level < 4 else 500.0) for each in made_up(room, present)]
-    return candidates({"swiglu": room}, [compared(each, present.of(each)) for each in made])
+    component = OPERATORS.components()["swiglu"]
+    present = Present({"swiglu": component})
+    made = [replace(each, seconds=2.0 if each.level < 4 else 500.0) for each in made_up(component, present)]
+    return candidates({"swiglu": component}, [compared(each, present.of(each)) for each in made])
 
 
 def test_a_sample_is_fixed_by_its_seed_and_fits(listed: list[Candidate]) -> None:
@@ -58,7 +58,7 @@ def test_a_sample_is_fixed_by_its_seed_and_fits(listed: list[Candidate]) -> None
 def test_the_seconds_end_it(listed: list[Candidate]) -> None:
     ran: list[Task] = []
 
-    def slow(task: Task, rooms: object, seed: int) -> str:
+    def slow(task: Task, components: object, seed: int) -> str:
         ran.append(task)
         return "could not be judged"
 
@@ -66,11 +66,11 @@ def test_the_seconds_end_it(listed: list[Candidate]) -> None:
 
 
 def test_what_a_replay_may_say() -> None:
-    room = OPERATORS.rooms()["swiglu"]
-    present = Present({"swiglu": room})
+    component = OPERATORS.components()["swiglu"]
+    present = Present({"swiglu": component})
 
     def receipt(method: str) -> Receipt:
-        task = next(each for each in tasks(room, (2, 4)) if each.method == method)
+        task = next(each for each in tasks(component, (2, 4)) if each.method == method)
         return receipts_of(task, present)[0]
 
     run, proof = receipt("examples"), receipt("dag")
@@ -94,11 +94,11 @@ def test_what_a_replay_may_say() -> None:
 )
 def test_other_versions_keep_bits_but_not_words(method: str, package: str, replayed: bool) -> None:
     """Kernels have the same bits anywhere; drawn cases and a prover's queries are those of one version."""
-    room = OPERATORS.rooms()["softmax"]
-    present = Present({"softmax": room})
-    task = next(each for each in tasks(room, (1, 2, 3, 4)) if each.method == method and not each.lacks())
+    component = OPERATORS.components()["softmax"]
+    present = Present({"softmax": component})
+    task = next(each for each in tasks(component, (1, 2, 3, 4)) if each.method == method and not each.lacks())
     made = receipts_of(task, present)[0]
     other = replace(made, where={**made.where, package: "9"})
     for each, expected in ((made, True), (other, replayed)):
         beside = compared(each, present.of(each))
-        assert bool(candidates({"softmax": room}, [beside])) is expected and beside.counts
+        assert bool(candidates({"softmax": component}, [beside])) is expected and beside.counts

@@ -1,4 +1,4 @@
-"""A new room is complete, passes as nothing until every text is written, and is written whole or not at all."""
+"""A new component is complete, passes as nothing until every text is written, and is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ FILLED = {
 }
 
 
-def test_a_room_is_complete(tmp_path: Path) -> None:
-    room = scaffold("silu", "SI", tmp_path)
-    assert room == tmp_path / "silu"
-    assert sorted(file.name for file in room.iterdir()) == sorted(FILES)
+def test_a_component_is_complete(tmp_path: Path) -> None:
+    component = scaffold("silu", "SI", tmp_path)
+    assert component == tmp_path / "silu"
+    assert sorted(file.name for file in component.iterdir()) == sorted(FILES)
     assert {"__init__.py", "reference.py", "contract.yaml", "check.py", "faults.py"} <= set(FILES)
-    for file in room.glob("*.py"):
+    for file in component.glob("*.py"):
         tree = ast.parse(file.read_text())
         assert ast.get_docstring(tree)
         for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
             assert isinstance(function.body[-1], ast.Raise), f"{file.name}: {function.name} does something"
-    assert list(tmp_path.iterdir()) == [room]
+    assert list(tmp_path.iterdir()) == [component]
 
 
 def test_it_is_refused_until_all_is_written(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     before = sorted(str(path) for path in tmp_path.rglob("*"))
     for name in ("full", "empty", "file", "link"):
-        with pytest.raises(ValueError, match=f"{name} exists; a new room needs a name that is free"):
+        with pytest.raises(ValueError, match=f"{name} exists; a new component needs a name that is free"):
             scaffold(name, "XX", tmp_path)
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
     assert (tmp_path / "full" / "contract.yaml").read_text() == (tmp_path / "file").read_text() == "mine"

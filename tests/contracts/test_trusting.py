@@ -48,11 +48,11 @@ def test_a_file_cannot_have_code_imported(
     assert mark.exists()
 
 
-def test_rooms_of_a_folder_name_only_their_own(
+def test_components_of_a_folder_name_only_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "outside").mkdir()
-    file, mark = planted(tmp_path / "rooms_of_mine")
+    file, mark = planted(tmp_path / "components_of_mine")
     inside = file.parent / "one"
     inside.mkdir()
     file.rename(inside / CONTRACT_FILE)
@@ -61,7 +61,7 @@ def test_rooms_of_a_folder_name_only_their_own(
     sys.modules.pop("stranger", None)
     for command in ("audit", "status", "prove", "graph"):
         with pytest.raises(SystemExit) as ended:
-            main(("contract", command, "--rooms", str(file.parent)))
+            main(("contract", command, "--components", str(file.parent)))
         error = capsys.readouterr().err
         assert ended.value.code == 2 and error.count("\n") == 1 and "would import 'stranger' from" in error, command
     assert not mark.exists()

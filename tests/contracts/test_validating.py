@@ -15,7 +15,7 @@ OPS = Path(samebits.ops.__path__[0])
 SOFTMAX = (OPS / "softmax" / "contract.yaml").read_text()
 
 
-def room(folder: Path, name: str, text: str) -> Path:
+def component(folder: Path, name: str, text: str) -> Path:
     (folder / name).mkdir()
     path = folder / name / "contract.yaml"
     path.write_text(text)
@@ -31,15 +31,15 @@ def line_of(path: Path, start: str) -> int:
     return next(number for number, line in enumerate(path.read_text().splitlines(), 1) if line.startswith(start))
 
 
-def test_the_rooms_have_no_problem() -> None:
+def test_the_components_have_no_problem() -> None:
     assert validate([OPS], deep=True) == []
 
 
 def test_every_file_is_heard(tmp_path: Path) -> None:
     """Planted faults in two files, and a third that is right."""
-    first = room(tmp_path, "a", SOFTMAX.replace("version: ", "version: newest "))
-    second = room(tmp_path, "b", SOFTMAX.replace("kind: ulp, value: 2", "kind: ulp"))
-    room(tmp_path, "c", renamed("c", "CC"))
+    first = component(tmp_path, "a", SOFTMAX.replace("version: ", "version: newest "))
+    second = component(tmp_path, "b", SOFTMAX.replace("kind: ulp, value: 2", "kind: ulp"))
+    component(tmp_path, "c", renamed("c", "CC"))
     problems = validate([tmp_path])
     assert [problem.path for problem in problems] == [first, second]
     assert (problems[0].line, problems[0].id) == (3, "")
@@ -55,8 +55,8 @@ def test_nothing_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_names_prefixes_and_ids_stand_once(tmp_path: Path) -> None:
-    first = room(tmp_path, "a", SOFTMAX)
-    second = room(tmp_path, "b", SOFTMAX)
+    first = component(tmp_path, "a", SOFTMAX)
+    second = component(tmp_path, "b", SOFTMAX)
     messages = [problem.message for problem in validate([tmp_path])]
     assert f"contract 'softmax' stands in {first} as well" in messages
     assert f"prefix 'SM' stands in {first} as well" in messages
@@ -66,18 +66,18 @@ def test_names_prefixes_and_ids_stand_once(tmp_path: Path) -> None:
 
 
 def test_dependencies_lead_somewhere_and_not_back(tmp_path: Path) -> None:
-    first = room(tmp_path, "a", renamed("a", "AA", "nowhere"))
+    first = component(tmp_path, "a", renamed("a", "AA", "nowhere"))
     assert [str(each) for each in validate([first])] == [f"{first}:6: depends_on names 'nowhere', which is no contract"]
     assert validate([first], known=["nowhere"]) == []
-    room(tmp_path, "b", renamed("b", "BB", "c"))
-    room(tmp_path, "c", renamed("c", "CC", "b"))
+    component(tmp_path, "b", renamed("b", "BB", "c"))
+    component(tmp_path, "c", renamed("c", "CC", "b"))
     assert [each.message for each in validate([tmp_path], known=["nowhere"])] == ["depends_on comes back: b -> c -> b"]
 
 
-FAULTS, ROOM = "samebits.ops.softmax.faults", "samebits.ops.softmax"
+FAULTS, COMPONENT = "samebits.ops.softmax.faults", "samebits.ops.softmax"
 DEEP = {
     "no module": (f"{FAULTS}:loses_the_last_tile", "samebits.nowhere:x", "SM-MU2", "cannot be imported"),
-    "no attribute": (f"{ROOM}.reference:softmax64", f"{ROOM}:x", "SM-EQ1", "does not exist"),
+    "no attribute": (f"{COMPONENT}.reference:softmax64", f"{COMPONENT}:x", "SM-EQ1", "does not exist"),
     "no function": (f"{FAULTS}:loses_the_last_tile", "math:pi", "SM-MU2", "math:pi is float; a function"),
     "no predicate": ("properties:keeps_order", "properties:keeps_odour", "SM-OB3", "does not exist"),
     "mutant is subject": (f"{FAULTS}:quick_reciprocal", "samebits.ops:softmax", "SM-MU106", "is its subject itself"),
@@ -89,7 +89,7 @@ def test_objects_exist(fault: str, tmp_path: Path) -> None:
     """Planted faults, one each; without `deep` the file is right."""
     old, new, identifier, message = DEEP[fault]
     assert old in SOFTMAX
-    path = room(tmp_path, "softmax", SOFTMAX.replace(old, new, 1))
+    path = component(tmp_path, "softmax", SOFTMAX.replace(old, new, 1))
     assert validate([path]) == []
     (problem,) = validate([path], deep=True)
     assert problem.id == identifier and message in problem.message
@@ -105,7 +105,7 @@ def test_a_module_that_fails_is_a_problem(tmp_path: Path, monkeypatch: pytest.Mo
     text = SOFTMAX.replace("samebits.ops.softmax.faults:loses_the_last_tile", "samebits_module_that_raises:x", 1)
     text = text.replace("samebits.ops.softmax.faults:exponent_turned_round", "samebits_module_that_leaves:x", 1)
     text = text.replace("samebits.ops.softmax.faults:quick_reciprocal", f"{SENTINEL}:run", 1)
-    path = room(tmp_path, "softmax", text)
+    path = component(tmp_path, "softmax", text)
     assert validate([path]) == [] and not mark.exists()
     messages = [problem.message for problem in validate([path], deep=True)]
     assert mark.exists() and SENTINEL in sys.modules

@@ -35,7 +35,9 @@ class Elsewhere:
     test: str
 
 
-PROMISES = Elsewhere("tests/checker/test_promises.py::test_a_room_keeps_its_promise_and_the_planted_faults_are_caught")
+PROMISES = Elsewhere(
+    "tests/checker/test_promises.py::test_a_component_keeps_its_promise_and_the_planted_faults_are_caught"
+)
 GOLDEN = Elsewhere("tests/goldens/test_portable.py::test_this_machine_gives_the_record")
 TRAINED = Elsewhere("tests/train/test_running.py::test_a_run_is_logged_and_ends_in_a_checkpoint")
 ON_RANKS = Elsewhere("tests/train/test_ranks.py::test_every_grid_gives_one_checkpoint")
@@ -88,8 +90,8 @@ COVERED: dict[str, Run | Elsewhere] = {
     "samebits contract prove softmax --only SM-OB1 --level 2 --receipts made_here": Run(),
     "samebits contract validate --deep": Run(),
     "samebits contract graph --format mermaid": Run(),
-    "samebits contract prove --rooms examples/rooms --receipts my_receipts": OWN_CONTRACT,
-    "samebits contract status --rooms examples/rooms --receipts my_receipts": OWN_CONTRACT,
+    "samebits contract prove --components examples/components --receipts my_receipts": OWN_CONTRACT,
+    "samebits contract status --components examples/components --receipts my_receipts": OWN_CONTRACT,
     "samebits contract validate --deep theirs/contract.yaml": Elsewhere(
         "tests/contracts/test_trusting.py::test_a_file_cannot_have_code_imported"
     ),

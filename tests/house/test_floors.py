@@ -88,18 +88,20 @@ def test_a_heavy_import_is_noticed() -> None:
     assert "torch" in loaded_by("import samebits.ops")
 
 
-def test_a_room_is_complete() -> None:
-    """Formula, kernels, promise, inputs and faults stand side by side in every room.
+def test_a_component_is_complete() -> None:
+    """Formula, kernels, promise, inputs and faults stand side by side in every component.
 
-    A room without kernels of its own runs those of a room that its contract depends on."""
+    A component without kernels of its own runs those of a component that its contract depends on."""
     wanted = {"__init__.py", "reference.py", "contract.yaml", "check.py", "faults.py"}
     kernels = {"cpu_kernel.cpp", "triton_kernel.py"}
-    rooms = [folder for folder in (PACKAGE / "ops").iterdir() if folder.is_dir() and not folder.name.startswith("_")]
-    assert rooms
-    for room in rooms:
-        files = {file.name for file in room.iterdir()}
-        borrowed = not files & kernels and load_contract(room / "contract.yaml").depends_on
-        assert wanted <= files and (kernels <= files or borrowed), room.name
+    components = [
+        folder for folder in (PACKAGE / "ops").iterdir() if folder.is_dir() and not folder.name.startswith("_")
+    ]
+    assert components
+    for component in components:
+        files = {file.name for file in component.iterdir()}
+        borrowed = not files & kernels and load_contract(component / "contract.yaml").depends_on
+        assert wanted <= files and (kernels <= files or borrowed), component.name
 
 
 def test_every_module_says_what_it_is() -> None:

@@ -1,4 +1,4 @@
-"""The engine's door: what it answers, what it refuses, and that what happens beside a request cannot reach it."""
+"""The engine's spec: what it answers, what it refuses, and that what happens beside a request cannot reach it."""
 
 from __future__ import annotations
 

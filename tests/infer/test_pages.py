@@ -24,9 +24,9 @@ def shuffled(seed: int, steps: int) -> tuple[PagePool, list[list[int]], list[str
         if what < 0.25:
             tables.append([])
         elif what < 0.6 and tables:
-            room = pool.available
+            available = pool.available
             page = pool.take()
-            assert (page is None) == (room == 0)
+            assert (page is None) == (available == 0)
             if page is not None:
                 dice.choice(tables).append(page)
                 pool.name(page, bytes([dice.randrange(20)]))

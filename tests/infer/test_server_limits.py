@@ -213,7 +213,7 @@ def test_the_client_knows_each_refusal(server: Serving, client: openai.OpenAI) -
 
 
 def test_a_full_queue_pushes_back(server: Serving, client: openai.OpenAI) -> None:
-    """Six answers run or wait; a seventh gets 429 and costs nothing; when they are done there is room again."""
+    """Six answers run or wait; a seventh gets 429 and costs nothing; when they are done new ones are taken."""
     long = {**PLAIN, "prompt": ["a", "b"], "n": 2, "max_tokens": 400, "stream": True}
     with client.completions.create(**long) as first, client.completions.create(**{**long, "n": 1}) as second:
         next(iter(first)), next(iter(second))

@@ -84,14 +84,14 @@ def test_keys_that_were_repeated_give_the_gradients_of_groups() -> None:
 
 @FORMATS
 def test_a_query_is_the_same_in_decode_and_behind_a_window(dtype: torch.dtype) -> None:
-    """The last query against all keys; against a cache that has room behind them; against the window's keys alone."""
+    """The last query against all keys; against a longer cache; against the window's keys alone."""
     q, k, v, _ = sequence(dtype, length=300)
     near = torch.arange(300) > 300 - 40
     with invariant_mode(), torch.no_grad():
         whole = attend(q, k, v, is_causal=True)[:, :, -1:]
         assert same_bits(attend(q[:, :, -1:], k, v), whole)
-        room = [torch.cat((x, torch.full_like(x, torch.nan)), 2) for x in (k, v)]
-        assert same_bits(attend(q[:, :, -1:], *room, attn_mask=torch.arange(600) < 300), whole)
+        longer = [torch.cat((x, torch.full_like(x, torch.nan)), 2) for x in (k, v)]
+        assert same_bits(attend(q[:, :, -1:], *longer, attn_mask=torch.arange(600) < 300), whole)
         windowed = attend(q[:, :, -1:], k, v, attn_mask=near)
         assert same_bits(attend(q[:, :, -1:], k[:, :, near], v[:, :, near]), windowed)
     assert not same_bits(windowed, whole)

@@ -103,7 +103,7 @@ def test_rows_keep_their_bits_and_values_are_right(
             assert (found - exact).abs().max() <= 300 * 2**-23 * max(exact.abs().max().item(), 1.0)
 
 
-def test_products_are_those_of_the_room() -> None:
+def test_products_are_those_of_the_component() -> None:
     with invariant_mode():
         routed = X @ W.T
     assert same_bits(routed, matmul(X, W.T))

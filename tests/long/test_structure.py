@@ -1,4 +1,4 @@
-"""Every structural proof of every room: expressions of all rows, artifacts of all launches."""
+"""Every structural proof of every component: expressions of all rows, artifacts of all launches."""
 
 from __future__ import annotations
 

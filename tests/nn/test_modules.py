@@ -105,8 +105,10 @@ def hugging_face_model(config: ModelConfig) -> nn.Module:
 
 SHAPES = {
     "llama": CONFIG,
-    "llama tied": ModelConfig(**{name: getattr(CONFIG, name) for name in CONFIG.__slots__} | {"tied": True}),
-    "qwen3": ModelConfig(**{name: getattr(CONFIG, name) for name in CONFIG.__slots__} | {"norms_of_heads": True}),
+    "llama tied": ModelConfig(
+        **{name: getattr(CONFIG, name) for name in CONFIG.__slots__} | {"tie_word_embeddings": True}
+    ),
+    "qwen3": ModelConfig(**{name: getattr(CONFIG, name) for name in CONFIG.__slots__} | {"use_qk_norm": True}),
 }
 
 

@@ -30,7 +30,7 @@ def test_triton_module_defines_every_function() -> None:
     assert defined == {*FUNCTIONS, "apply", "philox"}
 
 
-def test_importing_the_door_loads_no_triton_and_no_torch() -> None:
+def test_importing_the_spec_loads_no_triton_and_no_torch() -> None:
     code = (
         "import sys, samebits.numerics.elementary; "
         "print([name for name in ('torch', 'triton') if name in sys.modules], "

@@ -122,7 +122,7 @@ def test_sums_of_another_shape_are_refused_before_anything_is_computed(name: str
             operator(x, weight, ids, sums)
 
 
-def test_a_norm_is_refused_as_by_its_own_door() -> None:
+def test_a_norm_is_refused_as_by_its_own_function() -> None:
     x, weight, _ = inputs((WIDTH,), torch.float32)
     with pytest.raises(ValueError, match=r"rmsnorm: eps is -1\.0; allowed: finite, at least 0"):
         rmsnorm_into(x, weight, torch.zeros(WIDTH), -1.0)

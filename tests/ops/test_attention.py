@@ -43,7 +43,7 @@ def inputs(shape: tuple[int, ...], recipe: str = "normal", dtype: torch.dtype = 
 
 
 def outputs(q: Tensor, k: Tensor, v: Tensor, dy: Tensor, **options: Any) -> dict[str, Tensor]:
-    """Everything the door computes."""
+    """Everything the spec computes."""
     leaves = [leaf.detach().requires_grad_() for leaf in (q, k, v)]
     y, lse = attention(*leaves, return_lse=True, **options)
     return {"y": y, "lse": lse, **dict(zip("qkv", torch.autograd.grad(y, leaves, dy), strict=True))}
@@ -296,7 +296,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "no lengths": (lambda: attention(Q, K, V, padding="left"), "padding is 'left' and lengths is None"),
     "length": (lambda: attention(Q, K, V, lengths=[1, 5], padding="left"), r"lengths\[1\] is 5; allowed: 0 to 4"),
     "lengths": (lambda: attention(Q, K, V, lengths=[1], padding="left"), "the length of lengths is 1, the batch"),
-    "short cache": (cached(DenseCache.empty(2, 3, 2, 8)), "sequence 0 needs 4 keys, the cache has room for 3"),
+    "short cache": (cached(DenseCache.empty(2, 3, 2, 8)), "sequence 0 needs 4 keys, the cache holds at most 3"),
     "short pages": (cached(PagedCache.empty([[0], []], 2, 8, pages=1)), "sequence 1 needs 4 keys, .* room for 0"),
     "cache batch": (cached(DenseCache.empty(3, 4, 2, 8)), "the number of sequences of q is 2, that of the cache is 3"),
     "cache heads": (cached(DenseCache.empty(2, 4, 1, 8)), r"k has heads and head size \(2, 8\), the cache \(1, 8\)"),

@@ -10,7 +10,7 @@ import torch
 
 from samebits.ops.elements import FINITE, _count, every_number, finite_numbers
 
-gelu, swiglu = (importlib.import_module(f"samebits.ops.{room}.proofs") for room in ("gelu", "swiglu"))
+gelu, swiglu = (importlib.import_module(f"samebits.ops.{component}.proofs") for component in ("gelu", "swiglu"))
 
 
 @pytest.mark.parametrize("format", FINITE)
@@ -48,6 +48,6 @@ def test_a_faulty_subject_is_refuted(identifier: str, fault: str) -> None:
     subjects = gelu.CONTRACT.subjects
     faulty = replace(subjects["GE-S1"], object=f"samebits.ops.gelu.faults:{fault}")
     contract = replace(gelu.CONTRACT, subjects={**subjects, "GE-S1": faulty})
-    shown = every_number(contract, gelu.DOORS["gelu"], [identifier], gelu._alone)
+    shown = every_number(contract, gelu.SPECS["gelu"], [identifier], gelu._alone)
     assert not shown.proved
     assert shown.witness.startswith(identifier)

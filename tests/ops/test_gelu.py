@@ -25,7 +25,7 @@ def tensor(recipe: str, shape: tuple[int, ...], seed: int, dtype: torch.dtype = 
 
 
 def outputs(x: Tensor, dy: Tensor, approximate: str, **options: str) -> dict[str, Tensor]:
-    """Everything the door computes: output and gradient."""
+    """Everything the spec computes: output and gradient."""
     leaf = x.detach().requires_grad_()
     y = gelu(leaf, approximate, **options)
     (dx,) = torch.autograd.grad(y, leaf, dy)

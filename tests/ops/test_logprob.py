@@ -35,7 +35,7 @@ def inputs(
 
 
 def outputs(hidden: Tensor, weight: Tensor, ids: Tensor, dy: Tensor, backend: str | None = None) -> dict[str, Tensor]:
-    """Everything the door computes."""
+    """Everything the spec computes."""
     leaves = [leaf.detach().requires_grad_() for leaf in (hidden, weight)]
     logprob = selected_logprob(*leaves, ids, backend=backend)
     dhidden, dweight = torch.autograd.grad(logprob, leaves, dy)

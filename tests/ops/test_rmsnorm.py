@@ -27,7 +27,7 @@ def tensor(recipe: str, shape: tuple[int, ...], seed: int, dtype: torch.dtype = 
 def outputs(
     x: Tensor, weight: Tensor, residual: Tensor | None, dy: Tensor, dhidden: Tensor, **options: str
 ) -> dict[str, Tensor]:
-    """Everything the door computes: output, hidden, all gradients."""
+    """Everything the spec computes: output, hidden, all gradients."""
     leaves = [leaf.detach().requires_grad_() for leaf in (x, weight) if leaf is not None]
     if residual is None:
         y = rmsnorm(*leaves, 1e-6, **options)

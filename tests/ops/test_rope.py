@@ -52,7 +52,7 @@ def places(count: int) -> Tensor:
 
 
 def outputs(x: Tensor, positions: Tensor, dy: Tensor, **options: Any) -> dict[str, Tensor]:
-    """Everything the door computes: output and gradient."""
+    """Everything the spec computes: output and gradient."""
     leaf = x.detach().requires_grad_()
     y = rope(leaf, positions, **options)
     (dx,) = torch.autograd.grad(y, leaf, dy)

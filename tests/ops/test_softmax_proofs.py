@@ -11,7 +11,7 @@ import torch
 from samebits.contracts.enumeration import Chunk, enumerated, predicate_of
 from samebits.contracts.proof import Proof
 from samebits.ops.softmax import proofs
-from samebits.ops.softmax.check import DOORS
+from samebits.ops.softmax.check import SPECS
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def rows(count: int) -> Iterator[Chunk]:
 def test_what_is_incomplete_is_not_proved(chunks: int, twins: dict[str, list[str]], words: str) -> None:
     judges = {"SM-OB6": predicate_of(proofs.CONTRACT, "SM-OB6")}
     found = enumerated(
-        proofs.CONTRACT, DOORS["softmax"], lambda: rows(chunks), judges, twins, expected=12, bound="three chunks"
+        proofs.CONTRACT, SPECS["softmax"], lambda: rows(chunks), judges, twins, expected=12, bound="three chunks"
     )
     assert str(found) == words
 
@@ -76,6 +76,6 @@ def test_what_is_incomplete_is_not_proved(chunks: int, twins: dict[str, list[str
 def test_what_does_not_hold_is_named() -> None:
     judges = {"SM-OB6": lambda call: "wrong" if call.inputs.seed == 1 else ""}
     found = enumerated(
-        proofs.CONTRACT, DOORS["softmax"], lambda: rows(3), judges, {}, expected=12, bound="three chunks"
+        proofs.CONTRACT, SPECS["softmax"], lambda: rows(3), judges, {}, expected=12, bound="three chunks"
     )
     assert str(found) == "does not hold: SM-OB6: chunk 1: wrong"

@@ -25,7 +25,7 @@ def tensor(recipe: str, shape: tuple[int, ...], seed: int, dtype: torch.dtype = 
 
 
 def outputs(gate: Tensor, up: Tensor, dy: Tensor, **options: str) -> dict[str, Tensor]:
-    """Everything the door computes: output and both gradients."""
+    """Everything the spec computes: output and both gradients."""
     leaves = [leaf.detach().requires_grad_() for leaf in (gate, up)]
     y = swiglu(*leaves, **options)
     dgate, dup = torch.autograd.grad(y, leaves, dy)

@@ -168,14 +168,14 @@ def test_planted_faults_are_noticed() -> None:
         assert verdict.startswith("does not hold") and not wide_replays
 
 
-def by_the_public_door(world: World) -> Revelation:
+def by_the_public_function(world: World) -> Revelation:
     summed = revealing.as_callable(world.group, collectives.all_reduce, 1000, 999)
     return samebits.reveal(summed, world.size)[1]
 
 
 def test_a_user_may_ask_too() -> None:
     """samebits.reveal(as_callable(...), ranks), called on every rank."""
-    for found in on_ranks(3, by_the_public_door):
+    for found in on_ranks(3, by_the_public_function):
         assert found.holds and digest(found.order) == digest(revealing.tree_order(3))
 
 

@@ -16,7 +16,7 @@ from samebits.parity import portable
 from samebits.parity.portable.drawing import Draw
 from samebits.parity.portable.operators import CASES
 from samebits.parity.portable.whole import CONFIG, tokens, trainer
-from samebits.parity.rl import Loop, Settings
+from samebits.parity.rl import Loop, RLConfig
 from samebits.train.algebra import learning_rate
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def test_the_engine(format: str) -> None:
 
 def test_a_batch_of_reinforcement_learning() -> None:
     """Rollout, scoring, advantages, the objective's gradient, clipping and an update."""
-    settings = Settings(task="addition", seed=3, prompts=2, num_generations=4, num_iterations=2, beta=0.05)
+    settings = RLConfig(task="addition", seed=3, prompts=2, num_generations=4, num_iterations=2, beta=0.05)
     with Watching() as watching:
         record = Loop(settings, replace(CONFIG, vocab_size=256)).step()
     assert record.first.exact and {"adamw_", "grad_norm", "sample"} <= set(watching.ours)

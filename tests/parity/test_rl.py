@@ -13,7 +13,7 @@ from samebits import cli
 from samebits.infer import Engine, Request
 from samebits.model import ModelConfig
 from samebits.nn.strategy import Operators
-from samebits.parity.rl import Loop, Settings, byte_config
+from samebits.parity.rl import Loop, RLConfig, byte_config
 from samebits.parity.rollout import Rollout
 from samebits.parity.scoring import Comparison, compare, score
 from samebits.parity.stock import STOCK
@@ -28,17 +28,17 @@ SMALL = ModelConfig(
     intermediate_size=128,
     max_position_embeddings=64,
 )
-FEW = Settings(prompts=3, num_generations=6, seed=5)
+FEW = RLConfig(prompts=3, num_generations=6, seed=5)
 
 
-def loop(settings: Settings = FEW, config: ModelConfig = SMALL, **changes: Any) -> Loop:
+def loop(settings: RLConfig = FEW, config: ModelConfig = SMALL, **changes: Any) -> Loop:
     return Loop(replace(settings, **changes), config)
 
 
 @pytest.mark.parametrize("task", ["addition", "sorting"])
 def test_the_first_update_of_every_batch_is_exactly_on_policy(task: str) -> None:
     """ratio == 1.0, divergence == 0.0 and no bit of any logprob differs; from the second update on they do."""
-    records = [each.step() for each in [loop(task=task, updates=2, reference_weight=0.05)] for _ in range(3)]
+    records = [each.step() for each in [loop(task=task, num_iterations=2, beta=0.05)] for _ in range(3)]
     for record in records:
         found = record.first
         assert found.exact and found.mismatched == 0 and found.tokens > 18
@@ -61,7 +61,7 @@ def test_cuts_of_the_trainer_and_batches_of_the_engine_change_nothing() -> None:
     """Micro-batches of 1, 7 and all; an engine of 2 and of 64 requests: one set of records, one digest."""
     found = []
     for micro, requests in ((18, 64), (1, 2), (7, 5)):
-        each = loop(micro=micro, engine_requests=requests, updates=2)
+        each = loop(micro_batch_size=micro, engine_requests=requests, num_iterations=2)
         found.append(([each.step() for _ in range(2)], each.digest()))
     assert found[0] == found[1] == found[2]
 
@@ -70,7 +70,7 @@ def test_on_stock_torch_the_cut_shows() -> None:
     """The negative control of the test above."""
     digests = set()
     for micro in (18, 1):
-        each = loop(micro=micro, stock=True)
+        each = loop(micro_batch_size=micro, stock=True)
         each.step()
         digests.add(each.digest())
     assert len(digests) == 2
@@ -151,7 +151,7 @@ def test_one_stock_operator_is_enough() -> None:
 
 def test_the_reward_rises() -> None:
     """Recorded of this seed: the mean of the last five batches is over four times that of the first five."""
-    each = loop(prompts=4, group=16, seed=0, learning_rate=1e-2)
+    each = loop(prompts=4, num_generations=16, seed=0, learning_rate=1e-2)
     rewards = [each.step().reward for _ in range(25)]
     assert sum(rewards[-5:]) > 4 * sum(rewards[:5]) > 0
 
@@ -198,7 +198,7 @@ def test_weights_that_are_no_numbers_cannot_be_sampled() -> None:
 
 def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["rl", "--prompts", "2", "--group", "4", *arguments])
+        cli.main(["rl", "--prompts", "2", "--num-generations", "4", *arguments])
     said = capsys.readouterr()
     return int(stopped.value.code or 0), said.out, said.err
 
@@ -217,7 +217,7 @@ def test_the_command_shows_both_and_judges_samebits(capsys: pytest.CaptureFixtur
 def test_the_command_says_that_stock_torch_does_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = ran(capsys, "--steps", "2", "--stock")
     assert code == 1 and out.rstrip().endswith("on-policy to the last bit, stock torch: does not hold")
-    code, out, _ = ran(capsys, "--steps", "1", "--no-stock", "--updates", "2")
+    code, out, _ = ran(capsys, "--steps", "1", "--no-stock", "--num-iterations", "2")
     assert code == 0 and "stock torch" not in out and "holds" in out
 
 

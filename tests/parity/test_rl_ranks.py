@@ -16,7 +16,7 @@ from samebits.model import ModelConfig
 from samebits.parallel.grid import Grid
 from samebits.parallel.world import World
 from samebits.parity import rollout
-from samebits.parity.rl import BatchRecord, Loop, Settings
+from samebits.parity.rl import BatchRecord, Loop, RLConfig
 from samebits.parity.rollout import Rollout
 
 SHAPE = ModelConfig(
@@ -30,7 +30,7 @@ SHAPE = ModelConfig(
     max_position_embeddings=64,
     use_qk_norm=True,
 )
-SETTINGS = Settings(prompts=4, num_generations=6, seed=5, lanes=8, num_iterations=2, beta=0.05, micro_batch_size=5)
+SETTINGS = RLConfig(prompts=4, num_generations=6, seed=5, lanes=8, num_iterations=2, beta=0.05, micro_batch_size=5)
 BATCHES = 2
 Outcome = tuple[list[BatchRecord], str]
 
@@ -39,12 +39,12 @@ def outcome(loop: Loop) -> Outcome:
     return [loop.step() for _ in range(BATCHES)], loop.digest()
 
 
-def on_rank(world: World, tensor: int, settings: Settings) -> Outcome:
+def on_rank(world: World, tensor: int, settings: RLConfig) -> Outcome:
     return outcome(Loop(settings, SHAPE, Grid(world=world, tensor=tensor)))
 
 
 @cache
-def alone(settings: Settings = SETTINGS) -> Outcome:
+def alone(settings: RLConfig = SETTINGS) -> Outcome:
     return outcome(Loop(settings, SHAPE))
 
 
@@ -117,7 +117,7 @@ def test_what_ranks_cannot_share_is_refused_before_anything_is_sampled() -> None
 
 
 def command(*arguments: str) -> dict[str, Any]:
-    options = ("rl", "--steps", "1", "--prompts", "2", "--group", "4", "--lanes", "2", "--no-stock", "--json")
+    options = ("rl", "--steps", "1", "--prompts", "2", "--num-generations", "4", "--lanes", "2", "--no-stock", "--json")
     ran = subprocess.run(
         [sys.executable, "-m", "samebits.cli", *arguments, *options],
         capture_output=True,

@@ -94,16 +94,16 @@ def test_advantages_are_normalised_within_a_group() -> None:
 def torch_loss(objective: Objective, new: Tensor, old: Tensor, advantage: Tensor, share: Tensor, ref: Tensor) -> Tensor:
     """The definition, in float64, to be differentiated by torch."""
     ratio = torch.exp(new - old)
-    clipped = ratio.clamp(1 - objective.clip, 1 + objective.clip)
+    clipped = ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon)
     divergence = torch.exp(ref - new) - (ref - new) - 1
-    each = -torch.minimum(ratio * advantage, clipped * advantage) + objective.reference_weight * divergence
+    each = -torch.minimum(ratio * advantage, clipped * advantage) + objective.beta * divergence
     return (each * share).sum()
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3])
 def test_gradients_are_those_of_the_objective(weight: float) -> None:
     """Against torch's autograd of the definition: only the exponential is float32, so 2 ulps of it at most."""
-    random, objective = np.random.default_rng(0), Objective(clip=0.2, reference_weight=weight)
+    random, objective = np.random.default_rng(0), Objective(epsilon=0.2, beta=weight)
     lengths = [3, 1, 5, 7, 4, 2, 6, 4]
     old, new, reference = (random.normal(-3, 0.3, sum(lengths)).astype(np.float32) for _ in range(3))
     advantage, share = token_weights(random.normal(size=len(lengths)).tolist(), lengths)
@@ -122,18 +122,18 @@ def test_gradients_are_those_of_the_objective(weight: float) -> None:
 def test_on_policy_the_gradient_is_the_advantage() -> None:
     advantage, share = token_weights([1.5, -0.5], [2, 4])
     same = np.full(6, -2.5, np.float32)
-    found = terms(Objective(reference_weight=0.1), same, same, advantage, share, same)
+    found = terms(Objective(beta=0.1), same, same, advantage, share, same)
     assert found.gradients.tolist() == [-1.5 / 4] * 2 + [0.5 / 8] * 4 and not found.clipped.any()
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match=r"clip is 1.0; allowed: above 0, below 1"):
-        Objective(clip=1.0)
+        Objective(epsilon=1.0)
     with pytest.raises(ValueError, match=r"kl is -0.1; allowed: finite, at least 0"):
-        Objective(reference_weight=-0.1)
+        Objective(beta=-0.1)
     one = np.zeros(1, np.float32)
     with pytest.raises(ValueError, match=r"kl is 0.5 and there is no reference; allowed: both or none"):
-        terms(Objective(reference_weight=0.5), one, one, one, one, None)
+        terms(Objective(beta=0.5), one, one, one, one, None)
 
 
 @pytest.mark.parametrize("task", TASKS)

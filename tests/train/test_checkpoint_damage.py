@@ -350,7 +350,7 @@ def test_nothing_is_left_when_memory_runs_out(folder: Path, monkeypatch: pytest.
     """An error that is not the disk's passes as it is, and leaves nothing."""
 
     def full(tensors: dict[str, torch.Tensor]) -> bytes:
-        raise MemoryError("no room")
+        raise MemoryError("no memory")
 
     monkeypatch.setattr(checkpoint, "_tensor_bytes", full)
     with pytest.raises(MemoryError):

@@ -1,12 +1,12 @@
-"""Judges a room by its contract, searches anyone's function for a difference, reveals how a function adds.
+"""Judges a component by its contract, searches anyone's function for a difference, reveals how a function adds.
 
-targets.py      what a user names: rooms, doors, functions
+targets.py      what a user names: components, specs, functions
 planning.py     which promises will be judged, on which inputs
 judging.py      carries out a plan, planted faults included
 promises/       one function a promise
 adversary/      anyone's function: calls that must agree, in processes of their own
 driving.py      calls the function, forward and backward; cases.py makes its inputs; outcome.py adds up
-revealing.py    the order of one row, through a door
+revealing.py    the order of one row, through a spec
 environment.py  the machine a result was found on"""
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from samebits.checker.adversary.origins import ImportFailedError, load
 from samebits.checker.cases import Selection
 from samebits.checker.driving import DEVICES, CallError, Setting, said
 from samebits.checker.judging import execute
-from samebits.checker.planning import Plan, check_words, plan_function, plan_room
+from samebits.checker.planning import Plan, check_words, plan_component, plan_function
 from samebits.checker.revealing import reveal_row, reveal_sum
 from samebits.checker.targets import (
     ALIASES,
     OPERATORS,
     Home,
-    all_doors,
+    all_specs,
     check_signature,
-    doors,
-    find_door,
+    find_spec,
     import_function,
     looks_like_path,
     positional,
+    specs,
 )
 from samebits.contracts.language import FORMATS, Contract
-from samebits.contracts.registry import Room, nearest
+from samebits.contracts.registry import Component, nearest
 from samebits.numerics.reveal import Revelation
 from samebits.records.report import Report, UnjudgedError
 
@@ -43,7 +43,7 @@ __all__ = ["OPERATORS", "Plan", "Selection", "check", "execute", "has_rows", "pl
 
 
 def check(
-    target: str | Room | Contract | Callable[..., Any],
+    target: str | Component | Contract | Callable[..., Any],
     like: str | None = None,
     *,
     promises: Sequence[str] | None = None,
@@ -81,7 +81,7 @@ def check(
 
 
 def plan(
-    target: str | Room | Contract | Callable[..., Any],
+    target: str | Component | Contract | Callable[..., Any],
     like: str | None = None,
     *,
     promises: Sequence[str] | None = None,
@@ -93,14 +93,14 @@ def plan(
     home: Home = OPERATORS,
 ) -> Plan:
     """What `check` would do. A function is not imported for it."""
-    room = find_room(target, home)
-    if room is not None:
+    component = find_component(target, home)
+    if component is not None:
         for name, value in (("seconds", seconds), ("case", case), ("order", order)):
             if value is not None:
                 raise ValueError(
-                    f"{room.name}: {name} is for someone's function; an operator is judged by its contract"
+                    f"{component.name}: {name} is for someone's function; an operator is judged by its contract"
                 )
-        return plan_room(room, promises=promises, backend=backend, like=like, selection=selection)
+        return plan_component(component, promises=promises, backend=backend, like=like, selection=selection)
     assert isinstance(target, str) or callable(target)
     origin = origin_of_text(target) if isinstance(target, str) else origin_of(target)
     return plan_function(
@@ -116,10 +116,10 @@ def plan(
     )
 
 
-def find_room(target: object, home: Home = OPERATORS) -> Room | None:
-    """The room a target names, or None for a function. What names neither is a ValueError."""
-    known = home.rooms()
-    if isinstance(target, Room):
+def find_component(target: object, home: Home = OPERATORS) -> Component | None:
+    """The component a target names, or None for a function. What names neither is a ValueError."""
+    known = home.components()
+    if isinstance(target, Component):
         return target
     if isinstance(target, Contract):
         return next((room for room in known.values() if room.folder == target.path.parent), None) or _unknown(
@@ -130,12 +130,14 @@ def find_room(target: object, home: Home = OPERATORS) -> Room | None:
             return known[target]
         return None if looks_like_path(target) else _unknown(target, known)
     if not callable(target):
-        raise ValueError(f"a room, its name or a function can be judged; got {type(target).__name__}")
+        raise ValueError(f"a component, its name or a function can be judged; got {type(target).__name__}")
     return None
 
 
-def _unknown(name: str, known: dict[str, Room]) -> Room:
-    raise ValueError(f"no room is called {name!r}; {nearest(name, list(known))}; a function is named like mypkg.mod:fn")
+def _unknown(name: str, known: dict[str, Component]) -> Component:
+    raise ValueError(
+        f"no component is called {name!r}; {nearest(name, list(known))}; a function is named like mypkg.mod:fn"
+    )
 
 
 def reveal(
@@ -150,7 +152,7 @@ def reveal(
 ) -> dict[int, Revelation]:
     """The order in which a function adds `n` terms, for each number of rows in a batch (its first row is asked).
 
-    A function without `like` and without a door's name is taken as a plain sum: a tensor of n values to one number."""
+    A function without `like` and without a spec's name is taken as a plain sum: a tensor of n values to one number."""
     check_words(None, backend)
     if format not in FORMATS:
         raise ValueError(f"format={format!r} is unknown; allowed: {', '.join(FORMATS)}")
@@ -162,14 +164,14 @@ def reveal(
         if not has_rows(function, like, home):
             if tuple(rows) != (1,):
                 raise ValueError(
-                    f"{own or function!r} is no door's name, so it has no rows; say which it is like: "
-                    f"{', '.join(all_doors(home))}"
+                    f"{own or function!r} is no spec's name, so it has no rows; say which it is like: "
+                    f"{', '.join(all_specs(home))}"
                 )
             return {1: reveal_sum(function, n, format, DEVICES[backend])}
-        door, _ = find_door(like or own, home)
+        spec, _ = find_spec(like or own, home)
         called = positional(function)
-        check_signature(called, door, own or repr(function))
-        setting = Setting(function=called, door=door, backend=backend)
+        check_signature(called, spec, own or repr(function))
+        setting = Setting(function=called, spec=spec, backend=backend)
         return {size: reveal_row(setting, n, size, 0, format) for size in rows}
     except CallError as reason:
         raise ValueError(f"{own or function!r}: {reason}") from reason
@@ -178,17 +180,17 @@ def reveal(
 def _revealed_function(
     target: str | Callable[..., Any], like: str | None, home: Home
 ) -> tuple[Callable[..., Any], str | None]:
-    """A room's name stands for its first subject whose sum can be seen."""
+    """A component's name stands for its first subject whose sum can be seen."""
     if not isinstance(target, str):
         return target, like
-    room = find_room(target, home)
-    if room is None:
+    component = find_component(target, home)
+    if component is None:
         return load_here(target), like
-    for subject in room.contract().subjects.values():
-        if doors(room)[subject.door].probe is not None and like in (None, subject.door):
-            return import_function(subject.object), subject.door
+    for subject in component.contract().subjects.values():
+        if specs(component)[subject.spec].probe is not None and like in (None, subject.spec):
+            return import_function(subject.object), subject.spec
     asked = f"like {like!r} " if like else ""
-    raise ValueError(f"{room.name}: no function {asked}shows its sum; doors: {', '.join(doors(room))}")
+    raise ValueError(f"{component.name}: no function {asked}shows its sum; specs: {', '.join(specs(component))}")
 
 
 def load_here(target: str) -> Callable[..., Any]:
@@ -202,7 +204,7 @@ def load_here(target: str) -> Callable[..., Any]:
 
 
 def has_rows(target: str | Callable[..., Any], like: str | None, home: Home = OPERATORS) -> bool:
-    """Whether `reveal` drives this target through a door, whose calls have rows, or takes it as a plain sum."""
+    """Whether `reveal` drives this target through a spec, whose calls have rows, or takes it as a plain sum."""
     function, like = _revealed_function(target, like, home)
     own = getattr(function, "__name__", "")
-    return like is not None or ALIASES.get(own, own) in all_doors(home)
+    return like is not None or ALIASES.get(own, own) in all_specs(home)

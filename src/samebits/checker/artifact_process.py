@@ -1,4 +1,5 @@
-"""The process that compiles: a room's own launch code runs, and each launch ends in a compiled kernel instead of a run.
+"""The process that compiles: a component's own launch code runs, and each launch ends in a compiled kernel instead of a
+run.
 
 Imports Triton and stands in for its driver, so no GPU is needed. Which artifact a launch asks for is decided by Triton
 itself, from the arguments it is given. Prints what decides bits as JSON."""
@@ -18,9 +19,9 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from samebits.checker.artifact_text import essence
-from samebits.checker.tracing.cases import ROOMS
+from samebits.checker.tracing.cases import COMPONENTS
 from samebits.checker.tracing.comparing import without_gpu
-from samebits.checker.tracing.rooms import Case
+from samebits.checker.tracing.components import Case
 from samebits.ops._triton import launch as launching_module
 from samebits.ops.launching import launching
 
@@ -105,7 +106,7 @@ def variant(options: dict[str, Any], dtypes: str) -> str:
 
 
 def compile_case(case: Case) -> None:
-    """Every launch in the last format, and what the room itself chooses in the others."""
+    """Every launch in the last format, and what the component itself chooses in the others."""
     for format in case.formats:
         launches = case.launches(format)
         for launch in launches if format == case.formats[-1] else launches[:1]:
@@ -114,11 +115,11 @@ def compile_case(case: Case) -> None:
                     case.call(NoMemory(), getattr(torch, format), batch)  # type: ignore[arg-type]
 
 
-def main(room: str) -> Found:
+def main(component: str) -> Found:
     found: Found = {}
     stand_in()
     collect(found)
-    for case in ROOMS[room]:
+    for case in COMPONENTS[component]:
         compile_case(case)
     return found
 

@@ -1,7 +1,7 @@
 """What of a compiled Triton kernel decides its order and its rounding, read from its TTGIR and its PTX.
 
-Knows no room and compiles nothing. What it cannot place it keeps as text, so that two artifacts are rather taken for
-different than for equal."""
+Knows no component and compiles nothing. What it cannot place it keeps as text, so that two artifacts are rather taken
+for different than for equal."""
 
 from __future__ import annotations
 

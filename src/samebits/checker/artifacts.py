@@ -1,12 +1,12 @@
-"""Proofs of kind `artifact`: a room's kernels, compiled for sm_90 without a GPU, and what of them decides bits.
+"""Proofs of kind `artifact`: a component's kernels, compiled for sm_90 without a GPU, and what of them decides bits.
 
-`<room>_artifact` shows that one room's artifacts agree over all launches and argument classes, use no float atomics and
-only the approximate instructions declared here, and are those recorded. Trusted: ptxas, and that a matrix unit adds in
-groups along k. Two rooms are refused, rightly or not, and have no proof here: attention, whose way for values that are
-not finite uses `tl.sum` (only one of the terms is not zero, which an artifact does not show), and matmul, whose largest
-tiles add bias and 0 in bfloat16 where the chain is empty.
+`<component>_artifact` shows that one component's artifacts agree over all launches and argument classes, use no float
+atomics and only the approximate instructions declared here, and are those recorded. Trusted: ptxas, and that a matrix
+unit adds in groups along k. Two components are refused, rightly or not, and have no proof here: attention, whose way
+for values that are not finite uses `tl.sum` (only one of the terms is not zero, which an artifact does not show), and
+matmul, whose largest tiles add bias and 0 in bfloat16 where the chain is empty.
 
-Compiles in a process of its own; `python -m samebits.checker.artifacts record ROOM...` writes the record."""
+Compiles in a process of its own; `python -m samebits.checker.artifacts record COMPONENT...` writes the record."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def difference(one: Essence, other: Essence) -> str:
     return "nothing"
 
 
-def compiled(room: str) -> dict[str, dict[str, Essence]]:
+def compiled(component: str) -> dict[str, dict[str, Essence]]:
     """Kernel and dtypes to specialisation to essence, from a process of its own."""
     require_triton()
     finished = subprocess.run(
-        [sys.executable, "-m", "samebits.checker.artifact_process", room],
+        [sys.executable, "-m", "samebits.checker.artifact_process", component],
         text=True,
         capture_output=True,
         check=False,
@@ -71,7 +71,7 @@ def compiled(room: str) -> dict[str, dict[str, Essence]]:
     )
     if finished.returncode != 0:
         last = (finished.stderr.strip().splitlines() or ["without a message"])[-1]
-        raise RuntimeError(f"artifacts of {room}: compiling failed: {last}")
+        raise RuntimeError(f"artifacts of {component}: compiling failed: {last}")
     answer = json.loads(finished.stdout)
     return {kernel: {name: Essence.of(each) for name, each in found.items()} for kernel, found in answer.items()}
 
@@ -85,14 +85,16 @@ def digest_of(found: Mapping[str, Mapping[str, Essence]]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def artifact_proof(room: str) -> Proof:
+def artifact_proof(component: str) -> Proof:
     """One essence for each kernel over its launches and argument classes; no atomics; as recorded."""
-    found = compiled(room)
+    found = compiled(component)
     witness = next((line for kernel, group in found.items() for line in refusals(kernel.split()[0], group)), "")
-    recorded = recording().get(room)
+    recorded = recording().get(component)
     digest = digest_of(found)
     if not witness and digest != recorded:
-        witness = f"{room}: digest {digest[:12]}, recorded {str(recorded)[:12]}; the compiler or a kernel has changed"
+        witness = (
+            f"{component}: digest {digest[:12]}, recorded {str(recorded)[:12]}; the compiler or a kernel has changed"
+        )
     # The record says how many there are: one that is missing, or one too many, gives another digest.
     count = sum(map(len, found.values()))
     planted = twins(found)
@@ -131,18 +133,18 @@ def recording() -> dict[str, str]:
         raise RuntimeError(
             f"artifacts: {RECORD} is missing; write it with `python -m samebits.checker.artifacts record`"
         )
-    rooms: dict[str, str] = json.loads(RECORD.read_text())["rooms"]
-    return rooms
+    components: dict[str, str] = json.loads(RECORD.read_text())["components"]
+    return components
 
 
-def record(rooms: tuple[str, ...]) -> None:
-    """Writes the digests of these rooms' artifacts beside those of the others."""
+def record(components: tuple[str, ...]) -> None:
+    """Writes the digests of these components' artifacts beside those of the others."""
     known = recording() if RECORD.exists() else {}
-    for room in rooms:
-        known[room] = digest_of(compiled(room))
+    for component in components:
+        known[component] = digest_of(compiled(component))
         RECORD.parent.mkdir(parents=True, exist_ok=True)
         RECORD.write_text(
-            json.dumps({"triton": "3.6", "target": "sm_90", "rooms": known}, indent=1, sort_keys=True) + "\n"
+            json.dumps({"triton": "3.6", "target": "sm_90", "components": known}, indent=1, sort_keys=True) + "\n"
         )
 
 
@@ -160,5 +162,5 @@ embedding_artifact = partial(artifact_proof, "embedding")
 
 if __name__ == "__main__":
     if len(sys.argv) < 3 or sys.argv[1] != "record":
-        sys.exit("usage: python -m samebits.checker.artifacts record ROOM...")
+        sys.exit("usage: python -m samebits.checker.artifacts record COMPONENT...")
     record(tuple(sys.argv[2:]))

@@ -1,6 +1,6 @@
 """What a promise is tried on: one case is a shape, a recipe, a format and a seed, and fixes every input bit.
 
-Knows no promise. Rows are taken, padded and cut here, the same way for every row argument of a door."""
+Knows no promise. Rows are taken, padded and cut here, the same way for every row argument of a spec."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Door
 from samebits.contracts.language import FORMATS, Domain
+from samebits.contracts.spec import Arguments, OperatorSpec
 from samebits.numerics.recipes import RECIPES, make
 
 # Gradients are judged under numbers of the case's own recipe; where that is not finite, under normal ones.
@@ -65,13 +65,13 @@ class Selection:
             raise ValueError(f"shape must be sizes of at least 1, got shape={'x'.join(map(str, self.shape))}")
 
 
-def cases(door: Door, domain: Domain, selection: Selection) -> list[Case]:
-    """Every case of the domain, narrowed; a shape that the door cannot take is a ValueError."""
+def cases(spec: OperatorSpec, domain: Domain, selection: Selection) -> list[Case]:
+    """Every case of the domain, narrowed; a shape that the spec cannot take is a ValueError."""
     shapes = [selection.shape] if selection.shape else [tuple(shape) for shape in domain.shapes]
     for shape in shapes:
-        if len(shape) != len(door.shape_axes):
+        if len(shape) != len(spec.shape_axes):
             text = "x".join(map(str, shape))
-            raise ValueError(f"{door.name}: shape={text} has {len(shape)} sizes; allowed: {'x'.join(door.shape_axes)}")
+            raise ValueError(f"{spec.name}: shape={text} has {len(shape)} sizes; allowed: {'x'.join(spec.shape_axes)}")
     return [
         Case(shape, recipe, format, seed)
         for shape in shapes
@@ -88,15 +88,15 @@ def cotangent(case: Case, output: Tensor) -> Tensor:
     return torch.from_numpy(values).to(output.dtype)
 
 
-def take(door: Door, arguments: Arguments, rows: slice | Tensor) -> Arguments:
+def take(spec: OperatorSpec, arguments: Arguments, rows: slice | Tensor) -> Arguments:
     """The same call for some rows. A slice is a view into the batch, at whatever address; an index makes a copy."""
-    return {name: value[rows] if name in door.row_arguments else value for name, value in arguments.items()}
+    return {name: value[rows] if name in spec.row_arguments else value for name, value in arguments.items()}
 
 
-def pad(door: Door, arguments: Arguments, before: int, after: int, fill: float) -> Arguments:
+def pad(spec: OperatorSpec, arguments: Arguments, before: int, after: int, fill: float) -> Arguments:
     """The same call with rows of `fill` around it."""
     return {
-        name: pad_rows(value, before, after, fill) if name in door.row_arguments else value
+        name: pad_rows(value, before, after, fill) if name in spec.row_arguments else value
         for name, value in arguments.items()
     }
 

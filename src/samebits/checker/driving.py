@@ -1,6 +1,6 @@
 """Calls the function under judgement, forward and backward, and compares what comes out as bits.
 
-The only place where a stranger's code runs: whatever it raises becomes a finding. Knows doors and no operator."""
+The only place where a stranger's code runs: whatever it raises becomes a finding. Knows specs and no operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from samebits.checker.cases import Case, cotangent
-from samebits.contracts.door import Arguments, Door, Function
+from samebits.contracts.spec import Arguments, Function, OperatorSpec
 from samebits.numerics.bits import compare
 
 DEVICES = {"cpu": "cpu", "triton": "cuda"}
@@ -24,7 +24,7 @@ Way = TypeVar("Way")
 
 
 class CallError(Exception):
-    """The function under judgement raised, or returned what no door can return; the text says which."""
+    """The function under judgement raised, or returned what no spec can return; the text says which."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class Setting:
     """A function, how it is driven, and where."""
 
     function: Function
-    door: Door
+    spec: OperatorSpec
     backend: str
     orders: Mapping[str, str] = field(default_factory=dict)
     """Format to declared order; empty for a function that declares none."""
@@ -79,7 +79,7 @@ class Prepared:
 
 def begin(setting: Setting, case: Case, wanted: Sequence[str]) -> tuple[Prepared, Results]:
     """Makes the inputs of a case and drives the function once; the output's shape is also the cotangent's."""
-    made = setting.door.make(case.shape, case.recipe, case.format, case.seed)
+    made = setting.spec.make(case.shape, case.recipe, case.format, case.seed)
     arguments = {name: value.to(setting.device) for name, value in made.items()}
     given, output = _forward(setting, {name: value.clone() for name, value in arguments.items()}, wanted)
     if not output.dim() or output.shape[0] != case.shape[0]:
@@ -93,14 +93,14 @@ def begin(setting: Setting, case: Case, wanted: Sequence[str]) -> tuple[Prepared
 
 
 def drive(setting: Setting, arguments: Arguments, dy: Tensor, wanted: Sequence[str]) -> Results:
-    """The output, and the gradients of the `wanted` arguments where the door has gradients."""
+    """The output, and the gradients of the `wanted` arguments where the spec has gradients."""
     return _backward(*_forward(setting, arguments, wanted), dy)
 
 
 def _forward(setting: Setting, arguments: Arguments, wanted: Sequence[str]) -> tuple[Arguments, Tensor]:
     """(the arguments as they were given, those with a gradient marked; the output)."""
-    door = setting.door
-    wanted = [name for name in wanted if name not in door.without_gradient] if door.differentiable else []
+    spec = setting.spec
+    wanted = [name for name in wanted if name not in spec.without_gradient] if spec.differentiable else []
     given = {name: value.detach().requires_grad_(name in wanted) for name, value in arguments.items()}
     return given, setting.call(*given.values())
 
@@ -124,9 +124,9 @@ def some_ways(setting: Setting, case: Case, ways: Sequence[Way]) -> Sequence[Way
     return random.Random(str(case)).sample(ways, setting.ways)
 
 
-def everything(door: Door) -> tuple[str, ...]:
+def everything(spec: OperatorSpec) -> tuple[str, ...]:
     """All arguments, those without a gradient too: `drive` knows which they are."""
-    return (*door.row_arguments, *door.shared_arguments)
+    return (*spec.row_arguments, *spec.shared_arguments)
 
 
 def label(name: str) -> str:

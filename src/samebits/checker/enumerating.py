@@ -15,21 +15,21 @@ from samebits.checker.outcome import outcome
 from samebits.checker.properties import recording
 from samebits.checker.targets import OPERATORS, import_function
 from samebits.contracts.call import Inputs
-from samebits.contracts.door import Arguments, Function
 from samebits.contracts.enumeration import backend
 from samebits.contracts.finite import FiniteSet
 from samebits.contracts.language import PROMISES, Contract
 from samebits.contracts.predicates import PREDICATES
 from samebits.contracts.proof import Proof
+from samebits.contracts.spec import Arguments, Function
 from samebits.records.report import Verdict
 
 # Names how the cotangent of a gradient is drawn; the members' own numbers come from the set.
 COTANGENTS = "normal"
 
 
-def enumerate_set(room: str, finite: FiniteSet, obligations: Sequence[str], parts: range | None = None) -> Proof:
+def enumerate_set(component: str, finite: FiniteSet, obligations: Sequence[str], parts: range | None = None) -> Proof:
     """The obligations, all of one subject, on all parts, or on some for a test; then a planted fault of each."""
-    home = OPERATORS.rooms()[room]
+    home = OPERATORS.components()[component]
     whole = _Enumeration(home.contract(), finite, range(finite.parts) if parts is None else parts)
     asked = [next(judgements(home, home.contract(), identifier, backend(), Selection())) for identifier in obligations]
     cases, witness = whole.run(asked)
@@ -80,8 +80,8 @@ class _Enumeration:
     ) -> str:
         first = judgements[0].setting
         # A fresh process cannot be handed the members by name.
-        door = replace(first.door, make=lambda *_: {name: value.clone() for name, value in arguments.items()})
-        setting = replace(first, door=door, function=function or first.function, importable="")
+        spec = replace(first.spec, make=lambda *_: {name: value.clone() for name, value in arguments.items()})
+        setting = replace(first, spec=spec, function=function or first.function, importable="")
         case = Case((_rows(setting, arguments),), COTANGENTS, self.finite.format, number)
         promises = [each for each in judgements if each.promise in PROMISES]
         for each in promises:
@@ -107,7 +107,7 @@ class _Enumeration:
 
 def _kept(judgement: Judgement, setting: Setting, case: Case) -> str:
     """What breaks a promise on a part, or "". What cannot be judged proves nothing and is an error."""
-    assert judgement.check is not None  # every promise of a room has a check
+    assert judgement.check is not None  # every promise of a component has a check
     result = outcome(judgement.check(setting, [case]))
     if result.verdict is Verdict.COULD_NOT_BE_JUDGED or result.raised:
         raise ValueError(f"{judgement.obligation}: {result.verdict}: {result.detail}")
@@ -115,4 +115,4 @@ def _kept(judgement: Judgement, setting: Setting, case: Case) -> str:
 
 
 def _rows(setting: Setting, arguments: Arguments) -> int:
-    return arguments[setting.door.row_arguments[0]].shape[0]
+    return arguments[setting.spec.row_arguments[0]].shape[0]

@@ -1,6 +1,7 @@
-"""The proofs by enumeration that contracts name: a room's finite set, and the obligations its contract lists for it.
+"""The proofs by enumeration that contracts name: a component's finite set, and the obligations its contract lists for
+it.
 
-Knows rooms by name only; what is enumerated stands in each room's finite.py."""
+Knows components by name only; what is enumerated stands in each component's finite.py."""
 
 from __future__ import annotations
 
@@ -9,29 +10,31 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from samebits.checker.enumerating import enumerate_set
-from samebits.checker.targets import OPERATORS, doors
+from samebits.checker.targets import OPERATORS, specs
 from samebits.contracts.enumeration import Chunk, backend, by_triton, same_on_both
 from samebits.contracts.finite import FiniteSet
 from samebits.contracts.proof import Proof
 
 
-def enumerated(room: str, name: str, parts: range | None = None) -> Proof:
-    """Proof `<room>_<name>` of the contract: its own entry says for which obligations; `parts` are for tests."""
-    wanted = f"{__name__}:{room}_{name}{'_by_triton' if backend() == 'triton' else ''}"
-    entries = [entry for entry in OPERATORS.rooms()[room].contract().proofs.values() if entry.object == wanted]
+def enumerated(component: str, name: str, parts: range | None = None) -> Proof:
+    """Proof `<component>_<name>` of the contract: its own entry says for which obligations; `parts` are for tests."""
+    wanted = f"{__name__}:{component}_{name}{'_by_triton' if backend() == 'triton' else ''}"
+    entries = [
+        entry for entry in OPERATORS.components()[component].contract().proofs.values() if entry.object == wanted
+    ]
     if len(entries) != 1:
-        raise ValueError(f"{room}: {len(entries)} proofs name {wanted}; allowed: one")
-    return enumerate_set(room, _set(room, name), entries[0].obligations, parts)
+        raise ValueError(f"{component}: {len(entries)} proofs name {wanted}; allowed: one")
+    return enumerate_set(component, _set(component, name), entries[0].obligations, parts)
 
 
-def _set(room: str, name: str) -> FiniteSet:
-    found: FiniteSet = getattr(importlib.import_module(f"{OPERATORS.package}.{room}.finite"), name)()
+def _set(component: str, name: str) -> FiniteSet:
+    found: FiniteSet = getattr(importlib.import_module(f"{OPERATORS.package}.{component}.finite"), name)()
     return found
 
 
-def on_both_devices(room: str, identifier: str, names: Sequence[str]) -> Proof:
+def on_both_devices(component: str, identifier: str, names: Sequence[str]) -> Proof:
     """The promise `device` on some of a contract's finite sets."""
-    home, sets = OPERATORS.rooms()[room], [_set(room, name) for name in names]
+    home, sets = OPERATORS.components()[component], [_set(component, name) for name in names]
     contract = home.contract()
 
     def chunks() -> Iterator[Chunk]:
@@ -39,10 +42,10 @@ def on_both_devices(room: str, identifier: str, names: Sequence[str]) -> Proof:
             for number in range(each.parts):
                 yield Chunk(arguments=each.part(number), format=each.format, members=each.rows(number))
 
-    door = doors(home)[contract.subjects[contract.obligations[identifier].subject].door]
+    spec = specs(home)[contract.subjects[contract.obligations[identifier].subject].spec]
     return same_on_both(
         contract,
-        door,
+        spec,
         identifier,
         chunks,
         expected=sum(each.members for each in sets),

@@ -63,11 +63,11 @@ def native_problem() -> str:
     return ""
 
 
-def unavailable(backend: str, *, room: bool) -> str:
+def unavailable(backend: str, *, component: bool) -> str:
     """Why a backend cannot run here, or "". A user's own function needs only the device, not our kernels."""
     if backend == "cpu":
-        return native_problem() if room else ""
-    if not room:
+        return native_problem() if component else ""
+    if not component:
         return "" if torch.cuda.is_available() else "a CUDA GPU is needed and none is visible"
     lack = missing()
     return f"backend 'triton' needs {lack}" if lack else ""

@@ -41,9 +41,9 @@ def digests(setting: Setting, cases: Sequence[Case]) -> list[str]:
     """The digest of each case, computed by a fresh process with another hash seed."""
     request = {
         "function": setting.importable,
-        "door": setting.door.name,
+        "spec": setting.spec.name,
         "backend": setting.backend,
-        "differentiable": setting.door.differentiable,
+        "differentiable": setting.spec.differentiable,
         "cases": [asdict(case) for case in cases],
     }
     seconds = TIMEOUT_SECONDS + SECONDS_EACH * len(cases)

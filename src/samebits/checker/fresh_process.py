@@ -11,17 +11,17 @@ from typing import Any
 from samebits.checker.cases import Case
 from samebits.checker.driving import Setting, begin, everything
 from samebits.checker.fresh import digest
-from samebits.checker.targets import OPERATORS, find_door, import_object, positional
+from samebits.checker.targets import OPERATORS, find_spec, import_object, positional
 
 
 def answer(request: dict[str, Any]) -> list[str]:
     """One digest a case, in the order asked for."""
-    door = replace(find_door(request["door"], OPERATORS)[0], differentiable=request["differentiable"])
-    setting = Setting(function=positional(import_object(request["function"])), door=door, backend=request["backend"])
+    spec = replace(find_spec(request["spec"], OPERATORS)[0], differentiable=request["differentiable"])
+    setting = Setting(function=positional(import_object(request["function"])), spec=spec, backend=request["backend"])
     found = []
     for each in request["cases"]:
         case = Case(tuple(each["shape"]), each["recipe"], each["format"], each["seed"])
-        found.append(digest(begin(setting, case, everything(door))[1]))
+        found.append(digest(begin(setting, case, everything(spec))[1]))
     return found
 
 

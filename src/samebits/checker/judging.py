@@ -77,7 +77,7 @@ def _outcome(judgement: Judgement) -> Outcome:
     if check is None:
         return _unjudged(f"no check for {judgement.promise!r} exists yet")
     for backend in judgement.backend.split(", "):
-        lack = unavailable(backend, room=judgement.room)
+        lack = unavailable(backend, component=judgement.component)
         if lack:
             return _unjudged(lack)
     return outcome(check(judgement.setting, judgement.cases))

@@ -43,7 +43,7 @@ def check_model(
             raise ValueError(f"a model is not judged by {promise!r}; {nearest(promise, list(PROMISES))}")
     if format not in FORMATS:
         raise ValueError(f"format={format!r} is unknown; allowed: {', '.join(FORMATS)}")
-    lack = unavailable(backend, room=True)
+    lack = unavailable(backend, component=True)
     wanted = tuple(promises or PROMISES)
     command = f"samebits check --model {source} --backend {backend} --format {format}{' --stock' if stock else ''}"
     try:

@@ -11,10 +11,10 @@ from samebits.checker.cases import Case, Selection, cases
 from samebits.checker.driving import Setting
 from samebits.checker.promises import Check
 from samebits.checker.properties import check_of
-from samebits.checker.targets import doors, import_function
-from samebits.contracts.door import Door
+from samebits.checker.targets import import_function, specs
 from samebits.contracts.language import Contract, example_of
-from samebits.contracts.registry import Room
+from samebits.contracts.registry import Component
+from samebits.contracts.spec import OperatorSpec
 
 BOTH = "cpu, triton"
 
@@ -31,7 +31,7 @@ class Judgement:
     check: Check | None
     """What executes it; None where nothing does yet."""
     cases: list[Case]
-    room: bool
+    component: bool
     obligation: str
     mutants: dict[str, str]
     """Planted faults: id to importable name."""
@@ -41,18 +41,18 @@ class Judgement:
     """The command that asks for this judgement; a case's options are appended."""
 
 
-def subject_name(room: Room, door: Door) -> str:
+def subject_name(component: Component, spec: OperatorSpec) -> str:
     """How a reader knows a subject: by its contract, and by its own name where the contract has several."""
-    return room.name if door.name == room.name else f"{room.name}.{door.name}"
+    return component.name if spec.name == component.name else f"{component.name}.{spec.name}"
 
 
 def judgements(
-    room: Room, contract: Contract, identifier: str, backend: str | None, selection: Selection
+    component: Component, contract: Contract, identifier: str, backend: str | None, selection: Selection
 ) -> Iterator[Judgement]:
     """One for each backend that the obligation is about, or for the one asked for; `device` compares both at once."""
     obligation = contract.obligations[identifier]
     subject = contract.subjects[obligation.subject]
-    door = doors(room)[subject.door]
+    spec = specs(component)[subject.spec]
     backends = [BOTH] if obligation.name == "device" else [each for each in subject.orders if backend in (None, each)]
     function = import_function(subject.object)
     examples = [Case(*example_of(text)) for test in obligation.tests for text in contract.tests[test].examples]
@@ -61,21 +61,21 @@ def judgements(
         orders = subject.orders["cpu" if each == BOTH else each]
         domain = contract.domains[obligation.domain]
         chosen, whole = (
-            [case for case in dict.fromkeys((*cases(door, domain, narrowed), *kept)) if case.format in orders]
+            [case for case in dict.fromkeys((*cases(spec, domain, narrowed), *kept)) if case.format in orders]
             for narrowed, kept in ((selection, () if selection.narrows else examples), (Selection(), examples))
         )
         backend_option = "" if each == BOTH else f" --backend {each}"
         yield Judgement(
-            subject=subject_name(room, door),
+            subject=subject_name(component, spec),
             promise=obligation.word,
             backend=each,
             cases=chosen,
-            room=True,
+            component=True,
             obligation=identifier,
             check=check_of(obligation),
             setting=Setting(
                 function=function,
-                door=door,
+                spec=spec,
                 backend="cpu" if each == BOTH else each,
                 orders=orders,
                 reference=reference,
@@ -83,5 +83,5 @@ def judgements(
             ),
             mutants={mutant: contract.mutants[mutant].object for mutant in obligation.mutants},
             fault_cases=whole,
-            command=f"samebits check {room.name} --like {door.name} --promise {obligation.word}{backend_option}",
+            command=f"samebits check {component.name} --like {spec.name} --promise {obligation.word}{backend_option}",
         )

@@ -11,10 +11,10 @@ from samebits.checker.adversary import JUDGED, SECONDS, Origin, Request
 from samebits.checker.adversary.trial import parse_trial
 from samebits.checker.cases import Selection
 from samebits.checker.obligations import Judgement, judgements, subject_name
-from samebits.checker.targets import Home, doors, find_door
+from samebits.checker.targets import Home, find_spec, specs
 from samebits.contracts.language import BACKENDS, PROMISES
 from samebits.contracts.orders import declared_order
-from samebits.contracts.registry import Room, nearest
+from samebits.contracts.registry import Component, nearest
 
 # Promises about what someone's function alone does not have.
 OPERATORS_ONLY = {
@@ -46,7 +46,7 @@ class Plan:
 
 
 def check_words(promises: Sequence[str] | None, backend: str | None, more: Sequence[str] = ()) -> None:
-    """Unknown promises and backends are the caller's mistake; `more` are a room's own predicates."""
+    """Unknown promises and backends are the caller's mistake; `more` are a component's own predicates."""
     for promise in promises or ():
         if promise not in PROMISES and promise not in more:
             raise ValueError(f"unknown promise {promise!r}; {nearest(promise, [*PROMISES, *more])}")
@@ -54,34 +54,36 @@ def check_words(promises: Sequence[str] | None, backend: str | None, more: Seque
         raise ValueError(f"unknown backend {backend!r}; {nearest(backend, list(BACKENDS))}")
 
 
-def plan_room(
-    room: Room,
+def plan_component(
+    component: Component,
     *,
     promises: Sequence[str] | None = None,
     backend: str | None = None,
     like: str | None = None,
     selection: Selection | None = None,
 ) -> Plan:
-    """Every obligation of the room's contract that was asked for, on every backend that was asked for."""
-    contract, selection = room.contract(), selection or Selection()
+    """Every obligation of the component's contract that was asked for, on every backend that was asked for."""
+    contract, selection = component.contract(), selection or Selection()
     own = [each.word for each in contract.obligations.values() if each.name not in PROMISES]
     check_words(promises, backend, own)
-    if like is not None and like not in doors(room):
-        raise ValueError(f"{room.name}: no door is called {like!r}; {nearest(like, list(doors(room)))}")
+    if like is not None and like not in specs(component):
+        raise ValueError(f"{component.name}: no spec is called {like!r}; {nearest(like, list(specs(component)))}")
     plan = Plan(judgements=())
     for identifier, obligation in contract.obligations.items():
         wanted = (promises is None or obligation.word in promises) and (
-            like is None or contract.subjects[obligation.subject].door == like
+            like is None or contract.subjects[obligation.subject].spec == like
         )
         if wanted and obligation.name == "device" and backend is not None:
-            door = doors(room)[contract.subjects[obligation.subject].door]
-            reason = f"{subject_name(room, door)}: device compares both backends and only {backend} was asked for"
+            spec = specs(component)[contract.subjects[obligation.subject].spec]
+            reason = f"{subject_name(component, spec)}: device compares both backends and only {backend} was asked for"
             plan += Plan(judgements=(), not_asked=(reason,))
         elif wanted:
-            plan += Plan(judgements=tuple(judgements(room, contract, identifier, backend, selection)))
+            plan += Plan(judgements=tuple(judgements(component, contract, identifier, backend, selection)))
     if not plan.judgements and not plan.not_asked:
         said = f" by {like!r}" if like else ""
-        plan = Plan(judgements=(), not_asked=(f"{room.name}: {', '.join(promises or PROMISES)} is not promised{said}",))
+        plan = Plan(
+            judgements=(), not_asked=(f"{component.name}: {', '.join(promises or PROMISES)} is not promised{said}",)
+        )
     return plan
 
 
@@ -100,7 +102,7 @@ def plan_function(
     """Anyone's function, to be searched for a difference. Words that make no sense are refused before anything runs."""
     check_words(promises, backend)
     if like is not None:
-        find_door(like, home)
+        find_spec(like, home)
     if order is not None:
         declared_order(order, 2)
     if case is not None:

@@ -14,7 +14,7 @@ from samebits.checker import environment
 from samebits.checker.promises import MODULES
 from samebits.contracts.language import Contract, ProofEntry
 from samebits.contracts.receipts import WHOLE, Facts, Receipt
-from samebits.contracts.registry import Room
+from samebits.contracts.registry import Component
 from samebits.contracts.sources import (
     Tree,
     canonical,
@@ -82,9 +82,9 @@ def _flags() -> str:
 class Present:
     """The present of several contracts."""
 
-    def __init__(self, rooms: Mapping[str, Room], package: Path = PACKAGE) -> None:
-        self.rooms = dict(rooms)
-        packages = {room.package.partition(".")[0]: room.root for room in rooms.values()}
+    def __init__(self, components: Mapping[str, Component], package: Path = PACKAGE) -> None:
+        self.components = dict(components)
+        packages = {component.package.partition(".")[0]: component.root for component in components.values()}
         self.tree = Tree({**packages, "samebits": package.parent})
         self._known: dict[tuple[str, ...], Facts] = {}
         self._kernels: dict[tuple[str, str], frozenset[Path]] = {}
@@ -98,30 +98,32 @@ class Present:
 
     def of(self, receipt: Receipt) -> Facts | None:
         """What a receipt is held against; None where the contract asks for no such thing any more."""
-        if receipt.contract not in self.rooms:
+        if receipt.contract not in self.components:
             return None
-        room = self.rooms[receipt.contract]
-        contract = room.contract()
+        component = self.components[receipt.contract]
+        contract = component.contract()
         if receipt.obligation == WHOLE:
-            return self.facts(room, WHOLE, receipt.backend, "types")
+            return self.facts(component, WHOLE, receipt.backend, "types")
         if receipt.obligation not in contract.obligations:
             return None
         if receipt.level < 4:
-            return self.facts(room, receipt.obligation, receipt.backend, receipt.method)
+            return self.facts(component, receipt.obligation, receipt.backend, receipt.method)
         declared = contract.proofs_of(receipt.obligation, receipt.backend).values()
         entry = next((each for each in declared if (each.kind, each.object) == (receipt.method, receipt.by)), None)
-        return self.facts(room, receipt.obligation, receipt.backend, receipt.method, entry) if entry else None
+        return self.facts(component, receipt.obligation, receipt.backend, receipt.method, entry) if entry else None
 
-    def facts(self, room: Room, identifier: str, backend: str, method: str, proof: ProofEntry | None = None) -> Facts:
+    def facts(
+        self, component: Component, identifier: str, backend: str, method: str, proof: ProofEntry | None = None
+    ) -> Facts:
         """What a run of this obligation would be tied to, had it been made now."""
-        key = (room.name, identifier, backend, method, proof.object if proof else "")
+        key = (component.name, identifier, backend, method, proof.object if proof else "")
         if key not in self._known:
             self._known[key] = Facts(
                 sources={
                     name: value[:SHORT]
-                    for name, value in self._sources(room, identifier, backend, method, proof).items()
+                    for name, value in self._sources(component, identifier, backend, method, proof).items()
                 },
-                dependencies=self._dependencies(room.contract(), backend) if method != "types" else {},
+                dependencies=self._dependencies(component.contract(), backend) if method != "types" else {},
                 where=self._surroundings(backend, method),
             )
         return self._known[key]
@@ -132,12 +134,12 @@ class Present:
         return self._where[backend, method]
 
     def _sources(
-        self, room: Room, identifier: str, backend: str, method: str, proof: ProofEntry | None
+        self, component: Component, identifier: str, backend: str, method: str, proof: ProofEntry | None
     ) -> dict[str, str]:
-        digest, contract = self._digest, room.contract()
-        kernel = self._kernel(room, backend)
+        digest, contract = self._digest, component.contract()
+        kernel = self._kernel(component, backend)
         if method == "types":
-            return {"kernel": digest(kernel | self._own(room, backend))}
+            return {"kernel": digest(kernel | self._own(component, backend))}
         found = {"kernel": digest(kernel), "contract": _words(contract, identifier, proof)}
         if "cpu" in backend.split(", ") and method in (*RUNNING, "integers"):
             found["headers"] = digest(self._shared)
@@ -145,22 +147,24 @@ class Present:
             found["flags"] = self._flags
         generator: frozenset[Path] = frozenset()
         if method in _GENERATORS:
-            doors = f"{room.package}.check"
-            generator = self._reach((doors, "samebits.numerics.recipes", *_GENERATORS[method]), backend)
+            specs = f"{component.package}.check"
+            generator = self._reach((specs, "samebits.numerics.recipes", *_GENERATORS[method]), backend)
             generator = generator - kernel - self._shared
             found["generator"] = digest(generator)
         roots = _CHECKERS.get(method) or ("samebits.contracts.proof", *_PROCESSES.get(method, ()))
-        checker = _unless_judges(self._reach(roots, backend, own=room)) - kernel - generator - self._shared
-        promise = self._promise(room, identifier, backend, proof) - kernel - generator - checker - self._shared
+        checker = _unless_judges(self._reach(roots, backend, own=component)) - kernel - generator - self._shared
+        promise = self._promise(component, identifier, backend, proof) - kernel - generator - checker - self._shared
         return {**found, "promise": digest(promise), "checker": digest(checker)}
 
-    def _promise(self, room: Room, identifier: str, backend: str, proof: ProofEntry | None) -> frozenset[Path]:
+    def _promise(
+        self, component: Component, identifier: str, backend: str, proof: ProofEntry | None
+    ) -> frozenset[Path]:
         """What judges: the check or the proof, the reference, the planted faults."""
-        contract = room.contract()
+        contract = component.contract()
         if proof is not None:
-            own = module_of(proof.object).startswith(f"{room.package}.")
-            reached = self._reach((module_of(proof.object),), backend, own=None if own else room)
-            return reached | self._own(room, backend)
+            own = module_of(proof.object).startswith(f"{component.package}.")
+            reached = self._reach((module_of(proof.object),), backend, own=None if own else component)
+            return reached | self._own(component, backend)
         obligation = contract.obligations[identifier]
         predicate = module_of(obligation.name) if ":" in obligation.name else "samebits.contracts.predicates"
         named = MODULES.get(obligation.name, (predicate,))
@@ -168,7 +172,7 @@ class Present:
         others = [reference, *(contract.mutants[mutant].object for mutant in obligation.mutants)]
         return self._reach((*named, *map(module_of, others)), backend)
 
-    def _reach(self, modules: Iterable[str], backend: str, own: Room | None = None) -> frozenset[Path]:
+    def _reach(self, modules: Iterable[str], backend: str, own: Component | None = None) -> frozenset[Path]:
         """Files of modules and their imports; with `own`, no contract's folder but that of this one is entered."""
         key = (tuple(modules), backend, own.name if own else "")
         if key not in self._reached:
@@ -177,18 +181,18 @@ class Present:
             self._reached[key] = frozenset(found)
         return self._reached[key]
 
-    def _kernel(self, room: Room, backend: str) -> frozenset[Path]:
+    def _kernel(self, component: Component, backend: str) -> frozenset[Path]:
         """What runs when the contract's subjects are called; C++ that all kernels share is told apart."""
-        key = (room.name, backend)
+        key = (component.name, backend)
         if key not in self._kernels:
-            subjects = sorted({module_of(each.object) for each in room.contract().subjects.values()})
+            subjects = sorted({module_of(each.object) for each in component.contract().subjects.values()})
             self._kernels[key] = self._reach(subjects, backend) - self._shared
         return self._kernels[key]
 
-    def _own(self, room: Room, backend: str) -> frozenset[Path]:
+    def _own(self, component: Component, backend: str) -> frozenset[Path]:
         """All of a contract's own Python, with what it imports."""
-        files = sorted(room.folder.glob("*.py"))
-        names = [f"{room.package}.{file.stem}" if file.stem != "__init__" else room.package for file in files]
+        files = sorted(component.folder.glob("*.py"))
+        names = [f"{component.package}.{file.stem}" if file.stem != "__init__" else component.package for file in files]
         return self._reach(names, backend)
 
     def _digest(self, files: frozenset[Path]) -> str:
@@ -204,9 +208,9 @@ class Present:
             name = waiting.pop()
             if name in found:
                 continue
-            if name not in self.rooms:
+            if name not in self.components:
                 raise ValueError(f"{contract.path}: depends_on names {name!r}, which no contract is called")
-            below = self.rooms[name]
+            below = self.components[name]
             if (name, backend) not in self._below:
                 code = self._digest(self._kernel(below, backend))
                 self._below[name, backend] = canonical([contract_digest(below.contract()), code])[:SHORT]

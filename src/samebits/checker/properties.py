@@ -37,7 +37,7 @@ def _judged(
 ) -> Iterator[Compared]:
     recorder = recording(setting)
     for case in cases:
-        made = setting.door.make(case.shape, case.recipe, case.format, case.seed)
+        made = setting.spec.make(case.shape, case.recipe, case.format, case.seed)
         arguments = {name: value.to(setting.device) for name, value in made.items()}
         inputs = Inputs(shape=case.shape, recipe=case.recipe, format=case.format, seed=case.seed, ways=setting.ways)
         try:
@@ -55,13 +55,13 @@ def _judged(
 def recording(setting: Setting) -> Recorder:
     """The setting's function behind a recorder."""
     if setting.reference is None:
-        raise ValueError(f"{setting.door.name}: a predicate needs the contract's equation and none was given")
-    door, orders = setting.door, setting.orders
-    named = (*door.row_arguments, *door.shared_arguments) if door.differentiable else ()
+        raise ValueError(f"{setting.spec.name}: a predicate needs the contract's equation and none was given")
+    spec, orders = setting.spec, setting.orders
+    named = (*spec.row_arguments, *spec.shared_arguments) if spec.differentiable else ()
     return Recorder(
         setting.function,
         backend=setting.backend,
         reference=setting.reference,
         sum_error=lambda format, terms: sum_error(orders[format], terms),
-        differentiable=[name for name in named if name not in door.without_gradient],
+        differentiable=[name for name in named if name not in spec.without_gradient],
     )

@@ -22,7 +22,7 @@ from samebits.contracts.ladder import about, backends_of
 from samebits.contracts.language import Contract, ProofEntry
 from samebits.contracts.proof import Proof
 from samebits.contracts.receipts import FRESH, WHOLE, Receipt, compared
-from samebits.contracts.registry import Room
+from samebits.contracts.registry import Component
 from samebits.contracts.store import Store
 from samebits.records.packages import require
 from samebits.records.report import UnjudgedError
@@ -37,7 +37,7 @@ GUESSES: Final = {1: 30.0, 2: 5.0, 3: 60.0, 4: 300.0}
 class Task:
     """One thing to run: an obligation on a backend at a level, a proof, or the types of a whole contract."""
 
-    room: Room
+    component: Component
     level: int
     backend: str
     """For a proof and for types: all backends that it is about."""
@@ -45,11 +45,11 @@ class Task:
     proof: str = ""
 
     def __str__(self) -> str:
-        return f"{self.proof or self.obligation} level {self.level} {self.backend} ({self.room.name})"
+        return f"{self.proof or self.obligation} level {self.level} {self.backend} ({self.component.name})"
 
     @property
     def entry(self) -> ProofEntry | None:
-        return self.room.contract().proofs[self.proof] if self.proof else None
+        return self.component.contract().proofs[self.proof] if self.proof else None
 
     @property
     def method(self) -> str:
@@ -57,7 +57,7 @@ class Task:
 
     def speaks_for(self) -> Iterator[tuple[str, str]]:
         """Every obligation and backend that it gives a receipt for."""
-        contract, entry = self.room.contract(), self.entry
+        contract, entry = self.component.contract(), self.entry
         if entry is not None:
             for identifier in entry.obligations:
                 for backend in backends_of(contract, identifier):
@@ -71,21 +71,21 @@ class Task:
     def lacks(self) -> str:
         """Why it cannot run here, or ""."""
         backends = self.backend.split(", ") if self.method in RUNNING else []
-        return "; ".join(filter(None, (unavailable(each, room=True) for each in backends)))
+        return "; ".join(filter(None, (unavailable(each, component=True) for each in backends)))
 
 
-def tasks(room: Room, levels: Sequence[int], backend: str | None = None) -> list[Task]:
+def tasks(component: Component, levels: Sequence[int], backend: str | None = None) -> list[Task]:
     """Everything there is to run for a contract on a backend, or on all of them."""
-    contract, found = room.contract(), []
+    contract, found = component.contract(), []
     if 1 in levels:
-        found.append(Task(room=room, level=1, backend=", ".join(contract.backends)))
+        found.append(Task(component=component, level=1, backend=", ".join(contract.backends)))
     for level in sorted({2, 3} & set(levels)):
         for identifier in contract.obligations:
             for each in backends_of(contract, identifier):
                 if backend is None or about(each, backend):
-                    found.append(Task(room=room, level=level, backend=each, obligation=identifier))
+                    found.append(Task(component=component, level=level, backend=each, obligation=identifier))
     for name, entry in contract.proofs.items() if 4 in levels else ():
-        task = Task(room=room, level=4, backend=", ".join(entry.backends), proof=name)
+        task = Task(component=component, level=4, backend=", ".join(entry.backends), proof=name)
         if backend is None or any(about(each, backend) for _, each in task.speaks_for()):
             found.append(task)
     return found
@@ -93,7 +93,7 @@ def tasks(room: Room, levels: Sequence[int], backend: str | None = None) -> list
 
 def unproved(task: Task, receipts: Sequence[Receipt], present: Present, *, here: bool = False) -> bool:
     """Whether something that a task would speak for has no receipt that counts; with `here`, none made here."""
-    contract = task.room.contract()
+    contract = task.component.contract()
     for identifier, backend in task.speaks_for():
         by = _by(contract, task, identifier)
         own = [
@@ -115,17 +115,17 @@ def _by(contract: Contract, task: Task, identifier: str) -> str:
 
 def seconds_of(task: Task, store: Store) -> float:
     """How long a task took last time, or a guess."""
-    known = store.seconds(task.room.name)
-    contract = task.room.contract()
+    known = store.seconds(task.component.name)
+    contract = task.component.contract()
     asked = [(identifier, task.level, _by(contract, task, identifier)) for identifier, _ in task.speaks_for()]
     return next((known[each] for each in asked if each in known), GUESSES[task.level])
 
 
-def prove(task: Task, rooms: Mapping[str, Room], seed: int = SEED) -> list[Receipt]:
+def prove(task: Task, components: Mapping[str, Component], seed: int = SEED) -> list[Receipt]:
     """Runs one task; a proof speaks for several obligations and gives a receipt for each."""
     if lacks := task.lacks():
         raise ValueError(f"could not be judged: {lacks}")
-    present, started = _present(tuple(rooms.items())), time.perf_counter()
+    present, started = _present(tuple(components.items())), time.perf_counter()
     if task.level == 1:
         found = _types(task)
     elif task.level == 4:
@@ -135,15 +135,15 @@ def prove(task: Task, rooms: Mapping[str, Room], seed: int = SEED) -> list[Recei
     found["seconds"] = round(time.perf_counter() - started, 3)
     made = []
     for identifier, backend in task.speaks_for():
-        facts = present.facts(task.room, identifier, backend, task.method, task.entry)
+        facts = present.facts(task.component, identifier, backend, task.method, task.entry)
         made.append(
             Receipt(
-                contract=task.room.name,
+                contract=task.component.name,
                 obligation=identifier,
                 backend=backend,
                 level=task.level,
                 method=task.method,
-                by=_by(task.room.contract(), task, identifier),
+                by=_by(task.component.contract(), task, identifier),
                 sources=dict(facts.sources),
                 dependencies=dict(facts.dependencies),
                 where=dict(facts.where),
@@ -154,9 +154,9 @@ def prove(task: Task, rooms: Mapping[str, Room], seed: int = SEED) -> list[Recei
 
 
 @cache
-def _present(rooms: tuple[tuple[str, Room], ...]) -> Present:
+def _present(components: tuple[tuple[str, Component], ...]) -> Present:
     """One for all tasks of a process: what it runs, it has imported once."""
-    return Present(dict(rooms))
+    return Present(dict(components))
 
 
 def _short(detail: str) -> str:
@@ -171,8 +171,8 @@ def _digest(text: str) -> str:
 def _types(task: Task) -> dict[str, Any]:
     """Strict types of the contract's own modules, by mypy; a missing mypy is an error, never a pass."""
     require("level 1", "mypy")
-    room = task.room
-    files = sorted(room.folder.glob("*.py"))
+    component = task.component
+    files = sorted(component.folder.glob("*.py"))
     command = [
         sys.executable,
         "-m",
@@ -182,9 +182,9 @@ def _types(task: Task) -> dict[str, Any]:
         "--explicit-package-bases",
         "--namespace-packages",
         "--package",
-        room.package,
+        component.package,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "MYPYPATH": str(room.root)})
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "MYPYPATH": str(component.root)})
     if done.returncode not in (0, 1):
         said = " ".join((done.stderr or done.stdout).split())[-300:]
         raise ValueError(f"could not be judged: mypy ended with {done.returncode}: {said}")
@@ -198,7 +198,7 @@ def _types(task: Task) -> dict[str, Any]:
 
 
 def _tried(task: Task, seed: int) -> dict[str, Any]:
-    found = tried(task.room, task.obligation, task.backend, task.level, seed)
+    found = tried(task.component, task.obligation, task.backend, task.level, seed)
     return {
         "holds": found.holds,
         "cases": found.cases,
@@ -235,9 +235,9 @@ def _proof(task: Task) -> dict[str, Any]:
     }
 
 
-def attempt(task: Task, rooms: Mapping[str, Room], seed: int = SEED) -> list[Receipt] | str:
+def attempt(task: Task, components: Mapping[str, Component], seed: int = SEED) -> list[Receipt] | str:
     """The receipts of a task, or in one line why it could not be judged."""
     try:
-        return prove(task, rooms, seed)
+        return prove(task, components, seed)
     except (ValueError, RuntimeError, ImportError, UnjudgedError) as error:
         return f"{task}: {' '.join(str(error).split())}"

@@ -14,11 +14,11 @@ from typing import Final
 from samebits.checker.present import RUNNING, where
 from samebits.checker.proving import Task, attempt, tasks
 from samebits.contracts.receipts import FALSE, Compared, Receipt
-from samebits.contracts.registry import Room
+from samebits.contracts.registry import Component
 
 REPRODUCED: Final = "reproduced"
 UNJUDGED: Final = "could not be judged"
-Runner = Callable[[Task, Mapping[str, Room], int], "list[Receipt] | str"]
+Runner = Callable[[Task, Mapping[str, Component], int], "list[Receipt] | str"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,14 +47,14 @@ class Candidate:
         return max(each.seconds for each in self.receipts)
 
 
-def candidates(rooms: Mapping[str, Room], found: Iterable[Compared]) -> list[Candidate]:
+def candidates(components: Mapping[str, Component], found: Iterable[Compared]) -> list[Candidate]:
     """Every task with receipts that count and that can run here; those of several machines apart."""
     by_task: dict[tuple[str, int, str, str, str, int], list[Receipt]] = {}
     known: dict[tuple[str, int, str, str], Task] = {}
     for each in found:
         receipt = each.receipt
-        if each.counts and receipt.contract in rooms and _comparable(receipt):
-            task = _task(rooms[receipt.contract], receipt)
+        if each.counts and receipt.contract in components and _comparable(receipt):
+            task = _task(components[receipt.contract], receipt)
             if task is not None and not task.lacks():
                 name = (receipt.contract, task.level, task.backend, task.proof or task.obligation)
                 known[name] = task
@@ -71,9 +71,9 @@ def _comparable(receipt: Receipt) -> bool:
     return receipt.method in (*RUNNING, "types") or receipt.where == here
 
 
-def _task(room: Room, receipt: Receipt) -> Task | None:
+def _task(component: Component, receipt: Receipt) -> Task | None:
     """The task that gives a receipt of this kind."""
-    for task in tasks(room, (receipt.level,)):
+    for task in tasks(component, (receipt.level,)):
         if task.level == 4 and (task.entry is None or task.entry.object != receipt.by):
             continue
         if (receipt.obligation, receipt.backend) in task.speaks_for():
@@ -94,7 +94,7 @@ def sampled(listed: Sequence[Candidate], seed: str, most: int | None, seconds: f
 
 
 def replay(
-    chosen: Sequence[Candidate], rooms: Mapping[str, Room], seconds: float, run: Runner = attempt
+    chosen: Sequence[Candidate], components: Mapping[str, Component], seconds: float, run: Runner = attempt
 ) -> Iterator[Replay]:
     """Runs what was chosen until the seconds are over; what is left out is not told."""
     started = time.perf_counter()
@@ -102,7 +102,7 @@ def replay(
         begun = time.perf_counter()
         if number and begun - started >= seconds:
             return
-        again = run(each.task, rooms, each.receipts[0].seed)
+        again = run(each.task, components, each.receipts[0].seed)
         took = time.perf_counter() - begun
         for receipt in each.receipts:
             verdict, detail = judged(receipt, again)

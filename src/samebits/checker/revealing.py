@@ -1,6 +1,7 @@
-"""Reveals the order in which one row of a function's output is summed, through the door the function is driven by.
+"""Reveals the order in which one row of a function's output is summed, through the public function the function is
+driven by.
 
-Knows doors and no operator; what an order is and how it is found stands in `numerics`."""
+Knows specs and no operator; what an order is and how it is found stands in `numerics`."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ REPLAYS = {"float32": 100, "bfloat16": 400, "float16": 400}
 
 def reveal_row(setting: Setting, terms: int, rows: int, row: int, format: str) -> Revelation:
     """The order of `terms` terms in row `row` of `rows`. A function that raises raises CallError."""
-    door = setting.door
-    if door.probe is None:
-        raise ValueError(f"{door.name}: its output does not show its sum, so no order can be revealed")
+    spec = setting.spec
+    if spec.probe is None:
+        raise ValueError(f"{spec.name}: its output does not show its sum, so no order can be revealed")
     if not 0 <= row < rows:
         raise ValueError(f"row must lie in 0..{rows - 1}, got row={row}")
-    encoding = door.encoding(terms) if door.encoding is not None else None
+    encoding = spec.encoding(terms) if spec.encoding is not None else None
     formats: list[str] = []
 
     def recorded(*arguments: object) -> Tensor:
@@ -34,7 +35,7 @@ def reveal_row(setting: Setting, terms: int, rows: int, row: int, format: str) -
         formats[:] = [format_of(output)]
         return output
 
-    run = door.probe(recorded, terms, rows, row, format, setting.device)
+    run = spec.probe(recorded, terms, rows, row, format, setting.device)
     run(np.zeros(terms, np.float32))  # tells in which format results are rounded
     output = formats[0]
     return reveal(
@@ -58,7 +59,7 @@ def reveal_sum(function: Callable[..., Any], terms: int, format: str, device: st
             result = function(given)
         except Exception as error:
             raise CallError(
-                f"raised {said(error)} on one tensor of {terms} values; say which door it is like"
+                f"raised {said(error)} on one tensor of {terms} values; say which spec it is like"
             ) from error
         if isinstance(result, Tensor):
             formats[:] = [format_of(result)]

@@ -12,7 +12,7 @@ from samebits.contracts.graph import graph_of
 from samebits.contracts.ladder import Standing, about, backends_of, level_of, standing
 from samebits.contracts.language import BACKENDS
 from samebits.contracts.receipts import Compared, compared
-from samebits.contracts.registry import Room
+from samebits.contracts.registry import Component
 from samebits.contracts.store import Store
 from samebits.contracts.validating import validate
 
@@ -67,11 +67,11 @@ class ContractStanding:
         return min(self.on(backend), key=lambda each: (not each.failed, each.level), default=None)
 
 
-def standings(rooms: Mapping[str, Room], store: Store) -> dict[str, ContractStanding]:
+def standings(components: Mapping[str, Component], store: Store) -> dict[str, ContractStanding]:
     """Every contract's standing."""
-    found, present = {}, Present(rooms)
-    for name, room in rooms.items():
-        contract, shelf = room.contract(), store.look(name)
+    found, present = {}, Present(components)
+    for name, component in components.items():
+        contract, shelf = component.contract(), store.look(name)
         beside = tuple(compared(each, present.of(each)) for each in shelf.receipts)
         each = tuple(
             standing(contract, identifier, backend, beside)
@@ -110,11 +110,11 @@ def shortfalls(found: Mapping[str, ContractStanding], backend: str | None = None
 
 
 def effective_levels(
-    found: Mapping[str, ContractStanding], rooms: Mapping[str, Room], backend: str
+    found: Mapping[str, ContractStanding], components: Mapping[str, Component], backend: str
 ) -> dict[str, int | None]:
     """Each contract's level with those of all it depends on."""
     levels = {name: each.levels for name, each in found.items()}
-    graph = graph_of({name: rooms[name].contract() for name in found}, levels=levels)
+    graph = graph_of({name: components[name].contract() for name in found}, levels=levels)
     return {name: graph.effective_level(name, backend) for name in found}
 
 
@@ -127,13 +127,13 @@ class Hole:
     what: str
 
 
-def holes(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding]) -> list[Hole]:
+def holes(components: Mapping[str, Component], found: Mapping[str, ContractStanding]) -> list[Hole]:
     """Work -> equation -> obligation -> test -> binding -> receipt: every edge that leads nowhere."""
-    files = {room.contract().path: name for name, room in rooms.items()}
-    unbound = validate(list(files), deep=True, known=rooms)
+    files = {component.contract().path: name for name, component in components.items()}
+    unbound = validate(list(files), deep=True, known=components)
     broken = [Hole(contract=files[each.path], identifier=each.id, what=each.message) for each in unbound]
-    for name, room in rooms.items():
-        contract = room.contract()
+    for name, component in components.items():
+        contract = component.contract()
         asked = {contract.subjects[each.subject].equation for each in contract.obligations.values()}
         broken += [
             Hole(contract=name, identifier=each, what="no obligation asks for this equation")

@@ -1,6 +1,6 @@
-"""From what a user names to what can be judged: rooms, doors, and functions by their import path.
+"""From what a user names to what can be judged: components, specs, and functions by their import path.
 
-Rooms are found by listing a folder, never by name; stock torch functions are known only by how they are called."""
+Components are found by listing a folder, never by name; stock torch functions are known only by how they are called."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ import torch
 from torch import Tensor
 
 import samebits.ops
-from samebits.contracts.door import Door, Function
-from samebits.contracts.registry import Room, nearest, rooms
+from samebits.contracts.registry import Component, components, nearest
+from samebits.contracts.spec import Function, OperatorSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A folder of rooms and the package it is imported as."""
+    """A folder of components and the package it is imported as."""
 
     folder: Path
     package: str
 
-    def rooms(self) -> dict[str, Room]:
-        return rooms(self.folder, self.package)
+    def components(self) -> dict[str, Component]:
+        return components(self.folder, self.package)
 
 
 OPERATORS: Final = Home(Path(next(iter(samebits.ops.__path__))), samebits.ops.__name__)
 
-# Other libraries' names for our doors.
+# Other libraries' names for our specs.
 ALIASES: Final = {"mm": "matmul", "rms_norm": "rmsnorm"}
 
 
@@ -41,7 +41,7 @@ def _stock_rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
     return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
 
 
-# Stock functions whose arguments stand in another order than their door's.
+# Stock functions whose arguments stand in another order than their spec's.
 _REORDERED: Final[dict[Any, Function]] = {
     torch.nn.functional.rms_norm: _stock_rms_norm,
     torch.rms_norm: _stock_rms_norm,
@@ -49,38 +49,40 @@ _REORDERED: Final[dict[Any, Function]] = {
 
 
 def positional(function: Callable[..., Any]) -> Function:
-    """The function as a door calls it: arguments by position, in the door's order."""
+    """The function as a spec calls it: arguments by position, in the spec's order."""
     return _REORDERED.get(function, function)
 
 
-def doors(room: Room) -> dict[str, Door]:
-    """The doors of one room, from its check.py."""
-    found: dict[str, Door] = importlib.import_module(f"{room.package}.check").DOORS
+def specs(component: Component) -> dict[str, OperatorSpec]:
+    """The specs of one component, from its check.py."""
+    found: dict[str, OperatorSpec] = importlib.import_module(f"{component.package}.check").SPECS
     return found
 
 
-def all_doors(home: Home) -> dict[str, tuple[Door, Room]]:
-    """Every door by its name, with its room."""
-    return {name: (door, room) for room in home.rooms().values() for name, door in doors(room).items()}
+def all_specs(home: Home) -> dict[str, tuple[OperatorSpec, Component]]:
+    """Every spec by its name, with its component."""
+    return {
+        name: (spec, component) for component in home.components().values() for name, spec in specs(component).items()
+    }
 
 
-def find_door(name: str, home: Home) -> tuple[Door, Room]:
-    """The door called `name` (or by a stock library's name for it) and its room."""
-    known = all_doors(home)
+def find_spec(name: str, home: Home) -> tuple[OperatorSpec, Component]:
+    """The spec called `name` (or by a stock library's name for it) and its component."""
+    known = all_specs(home)
     wanted = ALIASES.get(name, name)
     if wanted not in known:
-        raise ValueError(f"no door is called {name!r}; {nearest(name, list(known))}")
+        raise ValueError(f"no spec is called {name!r}; {nearest(name, list(known))}")
     return known[wanted]
 
 
-def check_signature(function: Function, door: Door, name: str) -> None:
-    """A function that cannot take the door's arguments is the caller's mistake, not a finding."""
-    wanted = (*door.row_arguments, *door.shared_arguments)
+def check_signature(function: Function, spec: OperatorSpec, name: str) -> None:
+    """A function that cannot take the spec's arguments is the caller's mistake, not a finding."""
+    wanted = (*spec.row_arguments, *spec.shared_arguments)
     try:
         inspect.signature(function).bind(*wanted)
     except TypeError:
         taken = ", ".join(inspect.signature(function).parameters)
-        raise ValueError(f"{name} takes ({taken}); the door {door.name!r} hands over ({', '.join(wanted)})") from None
+        raise ValueError(f"{name} takes ({taken}); the spec {spec.name!r} hands over ({', '.join(wanted)})") from None
     except ValueError:
         return  # a builtin that does not tell its signature: calling it will
 
@@ -118,7 +120,7 @@ def import_function(text: str) -> Callable[..., Any]:
 
 
 def looks_like_path(text: str) -> bool:
-    """Whether a target is an import path rather than the name of a room."""
+    """Whether a target is an import path rather than the name of a component."""
     return ":" in text or "." in text
 
 

@@ -20,7 +20,7 @@ from samebits.checker.outcome import Outcome, outcome
 from samebits.checker.revealing import REPLAYS
 from samebits.checker.targets import import_object
 from samebits.contracts.language import Domain
-from samebits.contracts.registry import Room
+from samebits.contracts.registry import Component
 from samebits.numerics.replay import REPLAY_RECIPES
 from samebits.records.report import UnjudgedError, Verdict
 
@@ -57,12 +57,12 @@ class _Seen:
             self.outputs[case] = digest({"output": output})
 
 
-def tried(room: Room, identifier: str, backend: str, level: int, seed: int) -> Tried:
+def tried(component: Component, identifier: str, backend: str, level: int, seed: int) -> Tried:
     """The obligation on one backend (or on both, where it compares them), then its planted faults."""
-    contract = room.contract()
+    contract = component.contract()
     obligation = contract.obligations[identifier]
     domain, seen = contract.domains[obligation.domain], _Seen()
-    (judgement,) = judgements(room, contract, identifier, None if ", " in backend else backend, Selection())
+    (judgement,) = judgements(component, contract, identifier, None if ", " in backend else backend, Selection())
     if level == 3:
         judgement = replace(judgement, setting=replace(judgement.setting, ways=WAYS))
     watched = replace(judgement, setting=replace(judgement.setting, watch=seen.watch))

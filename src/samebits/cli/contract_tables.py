@@ -15,7 +15,7 @@ from samebits.contracts.receipts import WHOLE, Receipt
 
 if TYPE_CHECKING:
     from samebits.checker.standing import ContractStanding, Hole
-    from samebits.contracts.registry import Room
+    from samebits.contracts.registry import Component
 
 
 def _table(*headers: str) -> Table:
@@ -205,11 +205,11 @@ def print_receipts(made: Sequence[Receipt], ran: int, errors: Sequence[str]) -> 
     )
 
 
-def print_mutants(rooms: Mapping[str, Room], found: Mapping[str, ContractStanding], as_json: bool) -> int:
+def print_mutants(components: Mapping[str, Component], found: Mapping[str, ContractStanding], as_json: bool) -> int:
     """Every mutant and the input that killed it, by receipts that count. Exit code: 0 if all are dead."""
     rows = []
-    for name, room in rooms.items():
-        contract, killers = room.contract(), dict[tuple[str, str], str]()
+    for name, component in components.items():
+        contract, killers = component.contract(), dict[tuple[str, str], str]()
         for receipt in (each.receipt for each in found[name].receipts if each.counts):
             killers |= {(receipt.obligation, mutant): text for mutant, text in receipt.killed.items()}
         for identifier, obligation in contract.obligations.items():
@@ -238,7 +238,7 @@ def print_mutants(rooms: Mapping[str, Room], found: Mapping[str, ContractStandin
 
 
 def print_holes(
-    rooms: Mapping[str, Room],
+    components: Mapping[str, Component],
     found: Mapping[str, ContractStanding],
     broken: Sequence[Hole],
     waiting: Mapping[str, Sequence[str]],
@@ -247,8 +247,8 @@ def print_holes(
     table = _table(
         "contract", "works #", "equations #", "obligations #", "tests #", "subjects #", "proofs #", "receipts ok #"
     )
-    for name, room in rooms.items():
-        contract = room.contract()
+    for name, component in components.items():
+        contract = component.contract()
         good = sum(one.verdict == "holds" for one in found[name].standings)
         table.add_row(
             name,
@@ -272,4 +272,4 @@ def print_holes(
         output().print(f"\nnot bound yet, never counted ({sum(map(len, waiting.values()))} obligations):")
         for name, identifiers in waiting.items():
             output().print(Text(f"  {name}: {', '.join(identifiers) or 'no obligation of its own'}", style="dim"))
-    output().print(f"\n{len(rooms)} contracts, {len(broken)} holes")
+    output().print(f"\n{len(components)} contracts, {len(broken)} holes")

@@ -15,8 +15,8 @@ import torch
 from samebits import checker
 from samebits.checker.cases import Case, take
 from samebits.checker.environment import environment
-from samebits.checker.targets import OPERATORS, find_door, import_function, positional
-from samebits.contracts.door import Function
+from samebits.checker.targets import OPERATORS, find_spec, import_function, positional
+from samebits.contracts.spec import Function
 from samebits.numerics.bits import compare, hexadecimal, numpy_bits
 from samebits.numerics.order import digest
 from samebits.numerics.picture import describe
@@ -133,7 +133,7 @@ def demonstrate(tell: Callable[[str], None] = lambda _: None) -> Demonstration:
     """Everything the page shows."""
     sweeps: list[Sweep] = []
     examples: list[Example] = []
-    for subject, door, sizes in (
+    for subject, spec, sizes in (
         (STOCK_LINEAR, "linear", LINEAR_SIZES),
         (OUR_LINEAR, "linear", LINEAR_SIZES),
         (STOCK_NORM, "rmsnorm", NORM_SIZES),
@@ -141,7 +141,7 @@ def demonstrate(tell: Callable[[str], None] = lambda _: None) -> Demonstration:
     ):
         for format in FORMATS:
             tell(f"{subject}, {format}: rows alone and in batches")
-            sweep, example = _sweep(subject, door, sizes, format)
+            sweep, example = _sweep(subject, spec, sizes, format)
             sweeps.append(sweep)
             examples.extend([example] if example and subject.startswith("torch.") else [])
     orders = []
@@ -154,14 +154,14 @@ def demonstrate(tell: Callable[[str], None] = lambda _: None) -> Demonstration:
     return Demonstration(tuple(sweeps), example, counterpart, tuple(orders), environment())
 
 
-def _sweep(subject: str, door: str, sizes: tuple[tuple[int, ...], ...], format: str) -> tuple[Sweep, Example | None]:
+def _sweep(subject: str, spec: str, sizes: tuple[tuple[int, ...], ...], format: str) -> tuple[Sweep, Example | None]:
     """Counts over all sizes and batches, and the first element that differs."""
     compared = changed = elements = 0
     first: Example | None = None
     for size in sizes:
         for rows in BATCHES:
             case = Case((rows, *size), "normal", format, SEED)
-            for row, alone, batched in _pairs(subject, door, case):
+            for row, alone, batched in _pairs(subject, spec, case):
                 differs = compare(alone, batched)
                 compared += 1
                 if differs is not None:
@@ -180,15 +180,15 @@ def _sweep(subject: str, door: str, sizes: tuple[tuple[int, ...], ...], format: 
     return Sweep(subject, format, names, compared, changed, elements), first
 
 
-def _pairs(subject: str, door_name: str, case: Case) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+def _pairs(subject: str, spec_name: str, case: Case) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
     """(row, its output alone, its output in the batch), both with one row."""
     function: Function = _quiet(positional(import_function(subject)))
-    door, _ = find_door(door_name, OPERATORS)
-    arguments = door.make(case.shape, case.recipe, case.format, case.seed)
+    spec, _ = find_spec(spec_name, OPERATORS)
+    arguments = spec.make(case.shape, case.recipe, case.format, case.seed)
     whole = function(*arguments.values())
     for row in range(min(case.shape[0], ROWS_ALONE)):
         cut = slice(row, row + 1)
-        yield row, function(*take(door, arguments, cut).values()), whole[cut]
+        yield row, function(*take(spec, arguments, cut).values()), whole[cut]
 
 
 def _quiet(function: Function) -> Function:

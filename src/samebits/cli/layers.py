@@ -111,7 +111,7 @@ def _crossings(columns: Sequence[Sequence[Thing]], right: Neighbours) -> int:
 
 
 def _heights(columns: Sequence[Sequence[Thing]], left: Neighbours, right: Neighbours) -> dict[Thing, float]:
-    """Each thing as near as may be to the mean of its neighbours, in its order and with its room."""
+    """Each thing as near as may be to the mean of its neighbours, in its order and with its component."""
     heights: dict[Thing, float] = {}
     for things in columns:
         heights.update(zip(things, _offsets(things), strict=True))

@@ -110,7 +110,7 @@ def _chip(token: Token) -> Chip:
 
 
 def _visible(text: str) -> str:
-    """Without the space before a word, which a chip's own room stands for; what would show nothing is a sign."""
+    """Without the space before a word, which a chip's own component stands for; what would show nothing is a sign."""
     text = "".join(SHOWN[sign] if sign in "\n\t" else sign for sign in text)
     return text.strip(" ") or text.replace(" ", SHOWN[" "]) or "∅"
 
@@ -166,18 +166,18 @@ def loss_curve(cuts: Cuts) -> Markup:
 def strip(stock: Sequence[int], ours: Sequence[int], unit: str) -> Markup:
     """Ulps of each place in order: stock torch above, samebits below, on one logarithmic scale that begins with 0."""
     levels = [math.ceil(_level(max(values))) for values in (stock, ours)]
-    # Each strip has a line for 0 and room around it; the rest of the height is shared by all powers of two.
-    room = 34
-    rise = (HEIGHT - BOTTOM - 2 * room) / max(sum(levels), 1)
+    # Each strip has a line for 0 and component around it; the rest of the height is shared by all powers of two.
+    component = 34
+    rise = (HEIGHT - BOTTOM - 2 * component) / max(sum(levels), 1)
     drawn, top = list[str](), 0.0
     for name, values, count in zip(("stock", "ours"), (stock, ours), levels, strict=True):
-        zero = top + room / 2 + count * rise
+        zero = top + component / 2 + count * rise
         ticks = (0, *(2**power for power in range(0, count, 1 + count // 5)))
         drawn += [_line(zero - rise * _level(tick), str(tick)) for tick in ticks]
         step = (WIDTH - LEFT - 3 * EDGE) / max(len(values) - 1, 1)
         points = [(LEFT + EDGE + place * step, zero - rise * _level(value)) for place, value in enumerate(values)]
         drawn += [f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in points]
-        top = zero + room / 2
+        top = zero + component / 2
     drawn += _feet([(LEFT + EDGE, "1"), (WIDTH - 2 * EDGE, str(len(stock)))], HEIGHT - BOTTOM, unit)
     return _picture(HEIGHT, drawn, f"ulps of difference by {unit}")
 

@@ -214,7 +214,7 @@ def _commands(shown: Demonstration, models: Models) -> list[tuple[str, str]]:
     commands = [
         (f"samebits reveal {STOCK_LINEAR} --k {TERMS} --rows {rows}", "the orders of stock torch"),
         (f"samebits reveal {OUR_LINEAR} --k {TERMS} --rows {rows}", "the one order of samebits"),
-        ("samebits check matmul rmsnorm --backend cpu", "every promise of the two rooms, planted faults included"),
+        ("samebits check matmul rmsnorm --backend cpu", "every promise of the two components, planted faults included"),
         ("samebits rl --steps 10", "engine and trainer compared before every update, stock torch beside samebits"),
         ("samebits demo", "this page"),
     ]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Function
+from samebits.contracts.spec import Arguments, Function
 
 _KEY = object()
 Way = TypeVar("Way")
@@ -99,7 +99,7 @@ class Call:
 
 
 class Recorder:
-    """Calls one function and counts. Arguments go by position, in the door's order."""
+    """Calls one function and counts. Arguments go by position, in the spec's order."""
 
     def __init__(
         self,

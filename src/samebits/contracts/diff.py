@@ -130,7 +130,7 @@ def _versions(contract: Contract) -> list[str]:
 
 
 def _subject(name: str, old: Subject, new: Subject) -> Iterator[Change]:
-    for key in ("object", "equation", "door"):
+    for key in ("object", "equation", "spec"):
         yield from _other(name, key, getattr(old, key), getattr(new, key))
     before, after = _orders(old), _orders(new)
     for place, order in before.items():

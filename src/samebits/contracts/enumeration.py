@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.call import Call, Inputs, Recorder
-from samebits.contracts.door import Arguments, Door
 from samebits.contracts.language import Contract
 from samebits.contracts.orders import sum_error
 from samebits.contracts.predicates import PREDICATES
 from samebits.contracts.proof import Proof
+from samebits.contracts.spec import Arguments, OperatorSpec
 from samebits.numerics.bits import compare, numpy_bits
 
 DEVICES = {"cpu": "cpu", "triton": "cuda"}
@@ -64,7 +64,7 @@ class Chunk:
 
 def enumerated(
     contract: Contract,
-    door: Door,
+    spec: OperatorSpec,
     chunks: Callable[[], Iterator[Chunk]],
     judges: Mapping[str, Judge],
     twins: Mapping[str, Sequence[str]],
@@ -77,7 +77,7 @@ def enumerated(
     `expected` is computed by the caller from the set's definition, not by walking it."""
     (name,) = {contract.obligations[identifier].subject for identifier in judges}
     said = hashlib.sha256()
-    record = partial(_recorder, contract, door, name)
+    record = partial(_recorder, contract, spec, name)
     cases, witness = _walk(record(contract.subjects[name].object), chunks(), judges, said.update)
     planted = [(identifier, mutant) for identifier, mutants in twins.items() for mutant in mutants]
     caught = 0
@@ -97,13 +97,19 @@ def enumerated(
 
 
 def same_on_both(
-    contract: Contract, door: Door, identifier: str, chunks: Callable[[], Iterator[Chunk]], *, expected: int, bound: str
+    contract: Contract,
+    spec: OperatorSpec,
+    identifier: str,
+    chunks: Callable[[], Iterator[Chunk]],
+    *,
+    expected: int,
+    bound: str,
 ) -> Proof:
     """The promise `device` for every member: the CPU's bits, forward and backward, are those of the GPU."""
     if not torch.cuda.is_available():
         raise ValueError("could not be judged: CPU and CUDA are compared and no CUDA GPU is visible")
     obligation, said = contract.obligations[identifier], hashlib.sha256()
-    record = partial(_recorder, contract, door, obligation.subject)
+    record = partial(_recorder, contract, spec, obligation.subject)
     cases, witness = _both_walks(record(contract.subjects[obligation.subject].object), chunks(), said.update)
     caught = 0
     for mutant in obligation.mutants if not witness else ():
@@ -149,12 +155,12 @@ def predicate_of(contract: Contract, identifier: str) -> Judge:
     return lambda call: str(predicate(call, obligation.tolerance, **obligation.parameters))
 
 
-def within_its_bound(door: Door, call: Call) -> str:
-    """The promise `accuracy` on one call: output and gradients within the door's derived bounds."""
+def within_its_bound(spec: OperatorSpec, call: Call) -> str:
+    """The promise `accuracy` on one call: output and gradients within the spec's derived bounds."""
     dy = torch.ones_like(call.output)
     # What is exact is computed on the CPU, whose float64 functions are known.
-    bounds = door.exact({name: value.cpu() for name, value in call.arguments.items()}, dy.cpu(), call.sum_error)
-    found = {"output": call.output, **(call.gradients(dy) if door.differentiable else {})}
+    bounds = spec.exact({name: value.cpu() for name, value in call.arguments.items()}, dy.cpu(), call.sum_error)
+    found = {"output": call.output, **(call.gradients(dy) if spec.differentiable else {})}
     found = {name: value.cpu() for name, value in found.items()}
     for name, bounded in bounds.items():
         wrong = ~(
@@ -202,15 +208,15 @@ def _walk(
     return cases, ""
 
 
-def _recorder(contract: Contract, door: Door, subject: str, object: str) -> Recorder:
+def _recorder(contract: Contract, spec: OperatorSpec, subject: str, object: str) -> Recorder:
     orders = contract.subjects[subject].orders[backend()]
-    named = (*door.row_arguments, *door.shared_arguments) if door.differentiable else ()
+    named = (*spec.row_arguments, *spec.shared_arguments) if spec.differentiable else ()
     return Recorder(
         _imported(object),
         backend=backend(),
         reference=_imported(contract.equations[contract.subjects[subject].equation].reference),
         sum_error=lambda format, terms: sum_error(orders[format], terms),
-        differentiable=[name for name in named if name not in door.without_gradient],
+        differentiable=[name for name in named if name not in spec.without_gradient],
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments
+from samebits.contracts.spec import Arguments
 
 FINITE_BFLOAT16 = 65_280
 """2^16 patterns less 2 * 128 whose exponent is all ones."""

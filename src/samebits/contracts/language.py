@@ -1,4 +1,4 @@
-"""The contract of a room as typed values: closed keys, stable ids, known words.
+"""The contract of a component as typed values: closed keys, stable ids, known words.
 
 Knows no operator and runs nothing; the checker executes what stands here."""
 
@@ -73,7 +73,7 @@ class Subject:
 
     object: str
     equation: str
-    door: str
+    spec: str
     orders: dict[str, dict[str, str]]
 
 

@@ -1,7 +1,7 @@
-"""Predicates that any room may name, and how far apart two results may be for each kind of tolerance.
+"""Predicates that any component may name, and how far apart two results may be for each kind of tolerance.
 
 A predicate takes a call that happened, a tolerance and its parameters, and says in one line what is wrong, or "".
-A room's own predicates have the same shape and are named by module:function."""
+A component's own predicates have the same shape and are named by module:function."""
 
 from __future__ import annotations
 

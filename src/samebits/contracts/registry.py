@@ -1,6 +1,6 @@
-"""Finds contracts beside what they bind: a folder with a `contract.yaml` is a room, and that is its registration.
+"""Finds contracts beside what they bind: a folder with a `contract.yaml` is a component, and that is its registration.
 
-Knows no operator and imports none; whoever owns a folder of rooms hands it in."""
+Knows no operator and imports none; whoever owns a folder of components hands it in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTRACT_FILE = "contract.yaml"
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Component:
     """One folder that is bound by a contract, and the package under which its modules can be imported."""
 
     name: str
@@ -29,7 +29,7 @@ class Room:
         return self.folder.parents[self.package.count(".")]
 
     def contract(self) -> Contract:
-        """The room's contract, loaded and checked; a ContractError says what is wrong with it."""
+        """The component's contract, loaded and checked; a ContractError says what is wrong with it."""
         return _loaded(self.folder / CONTRACT_FILE)
 
 
@@ -38,12 +38,13 @@ def _loaded(path: Path) -> Contract:
     return load_contract(path)
 
 
-def rooms(folder: Path, package: str) -> dict[str, Room]:
-    """Every room in `folder`, sorted by name, so that neither import order nor environment decides what is found."""
+def components(folder: Path, package: str) -> dict[str, Component]:
+    """Every component in `folder`, sorted by name, so that neither import order nor environment decides what is
+    found."""
     if not folder.is_dir():
-        raise ValueError(f"rooms: {folder} is no folder; a folder of rooms is needed")
+        raise ValueError(f"components: {folder} is no folder; a folder of components is needed")
     names = sorted(file.parent.name for file in folder.glob(f"*/{CONTRACT_FILE}"))
-    return {name: Room(name, folder / name, f"{package}.{name}") for name in names}
+    return {name: Component(name, folder / name, f"{package}.{name}") for name in names}
 
 
 def nearest(name: str, known: list[str]) -> str:

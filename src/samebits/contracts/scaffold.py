@@ -1,4 +1,5 @@
-"""A new room to be filled in: door, reference, contract, inputs, faults and properties, none of which passes as it is.
+"""A new component to be filled in: spec, reference, contract, inputs, faults and properties, none of which passes as it
+is.
 
 Every text of the contract that a person must write is left empty, with a remark on the same line, so that the loader
 refuses the file there until all are written; every function raises. Knows no operator."""
@@ -36,7 +37,7 @@ subjects:
   $prefix-S1:
     object: "$package.$name:$name"
     equation: $prefix-EQ1
-    door: $name
+    spec: $name
     orders:
       cpu: {float32: }  # the order of its sums: chain-1, chain-16, lanes-256
 domains:
@@ -67,8 +68,8 @@ mutants:
   $prefix-MU1: {of: $prefix-S1, object: "$package.$name.faults:broken"}
 """
 
-_DOOR = '''\
-"""The door of `$name`."""
+_SPEC = '''\
+"""The spec of `$name`."""
 
 from __future__ import annotations
 
@@ -101,9 +102,9 @@ _CHECK = '''\
 
 from __future__ import annotations
 
-from samebits.contracts.door import Door
+from samebits.contracts.spec import OperatorSpec
 
-DOORS: dict[str, Door] = {}
+SPECS: dict[str, OperatorSpec] = {}
 '''
 
 _FAULTS = '''\
@@ -136,7 +137,7 @@ def holds(call: Call, tolerance: Tolerance) -> str:
 '''
 
 FILES: Final = {
-    "__init__.py": _DOOR,
+    "__init__.py": _SPEC,
     "reference.py": _REFERENCE,
     "contract.yaml": _CONTRACT,
     "check.py": _CHECK,
@@ -146,33 +147,33 @@ FILES: Final = {
 
 
 def scaffold(name: str, prefix: str, folder: Path, package: str = "samebits.ops") -> Path:
-    """Writes the room `folder`/`name` and returns its path: all of it, or nothing; never over anything."""
+    """Writes the component `folder`/`name` and returns its path: all of it, or nothing; never over anything."""
     if re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) is None or keyword.iskeyword(name):
         raise ValueError(f"name is {name!r}; allowed: small letters, digits and _, no word of Python")
     if re.fullmatch(r"[A-Z][A-Z0-9]{0,15}", prefix) is None:
         raise ValueError(f"prefix is {prefix!r}; allowed: capitals and digits")
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in package.split(".")):
         raise ValueError(f"package is {package!r}; allowed: names with dots between them")
-    room = folder / name
+    component = folder / name
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder; the room {name!r} goes into one that exists")
-    if room.exists() or room.is_symlink():
-        raise ValueError(f"{room} exists; a new room needs a name that is free")
+        raise ValueError(f"{folder} is no folder; the component {name!r} goes into one that exists")
+    if component.exists() or component.is_symlink():
+        raise ValueError(f"{component} exists; a new component needs a name that is free")
     try:
-        _write(room, {"name": name, "prefix": prefix, "package": package})
+        _write(component, {"name": name, "prefix": prefix, "package": package})
     except OSError as error:
-        raise ValueError(f"{room} cannot be written: {error.strerror}") from error
-    return room
+        raise ValueError(f"{component} cannot be written: {error.strerror}") from error
+    return component
 
 
-def _write(room: Path, words: dict[str, str]) -> None:
-    """In a folder beside it that nobody takes for a room, then renamed in one step."""
-    waiting = Path(tempfile.mkdtemp(prefix=f".{room.name}.", dir=room.parent))
+def _write(component: Path, words: dict[str, str]) -> None:
+    """In a folder beside it that nobody takes for a component, then renamed in one step."""
+    waiting = Path(tempfile.mkdtemp(prefix=f".{component.name}.", dir=component.parent))
     try:
         for file, text in FILES.items():
             (waiting / file).write_text(Template(text).substitute(words), encoding="utf-8")
         waiting.chmod(0o755)
-        waiting.rename(room)
+        waiting.rename(component)
     except BaseException:
         shutil.rmtree(waiting, ignore_errors=True)
         raise

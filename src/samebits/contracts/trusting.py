@@ -46,8 +46,8 @@ def refusal(target: str, trusted: Iterable[Path]) -> str:
         return ""
     where = places[0] if places else "the interpreter"
     return (
-        f"{target} would import {top!r} from {where}; allowed: modules of samebits, of --rooms, or of a folder named by"
-        " --trust"
+        f"{target} would import {top!r} from {where}; allowed: modules of samebits, of"
+        " --components, or of a folder named by --trust"
     )
 
 

@@ -105,7 +105,7 @@ class Engine:
         if longest > self._limit:
             raise ValueError(
                 f"engine: a prompt of {len(request.prompt)} tokens and max_tokens {request.max_tokens} make {longest};"
-                f" allowed: {self._limit}, the lesser of the model's positions and the room of all pages"
+                f" allowed: {self._limit}, the lesser of max_position_embeddings and what all pages hold"
             )
 
     def submit(self, request: Request) -> int:

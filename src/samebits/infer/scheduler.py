@@ -71,20 +71,20 @@ class Scheduler:
     def plan(self) -> list[tuple[Job, int]]:
         """Who computes how many tokens now, pages in hand. A job whose last token is among them draws one."""
         # An answer's next token is never put off by somebody's long prompt.
-        room = self.batch_tokens - sum(job.pending == 1 for job in self.running)
+        tokens_left = self.batch_tokens - sum(job.pending == 1 for job in self.running)
         planned: list[tuple[Job, int]] = []
         place = 0
         while place < len(self.running):
             job = self.running[place]
-            count = 1 if job.pending == 1 else min(job.pending, room)
+            count = 1 if job.pending == 1 else min(job.pending, tokens_left)
             if count and not self._grow(job, job.computed + count):
                 break
             if count:
                 planned.append((job, count))
             if job.pending > 1:
-                room -= count
+                tokens_left -= count
             place += 1
-        planned.extend(self._admitted(room))
+        planned.extend(self._admitted(tokens_left))
         return planned
 
     def commit(self, job: Job, count: int) -> None:
@@ -118,20 +118,20 @@ class Scheduler:
                 return False
         return True
 
-    def _admitted(self, room: int) -> Iterator[tuple[Job, int]]:
+    def _admitted(self, tokens_left: int) -> Iterator[tuple[Job, int]]:
         """Waiting requests in order, as long as there are pages for all of their tokens and the next. Nobody is put
         out for them, and nobody overtakes."""
-        while self.waiting and room > 0 and len(self.running) < self.batch_requests:
+        while self.waiting and tokens_left > 0 and len(self.running) < self.batch_requests:
             job = self.waiting[0]
             self._find_prefix(job)
             if self._pages_for(len(job.tokens) + 1) - len(job.table) > self.pool.available:
                 self._drop(job)
                 return
             self._enter(self.waiting.popleft())
-            count = min(job.pending, room)
+            count = min(job.pending, tokens_left)
             grown = self._grow(job, job.computed + count)
             assert grown, "its pages were counted before it was let in"
-            room -= count
+            tokens_left -= count
             yield job, count
 
     def _enter(self, job: Job) -> None:

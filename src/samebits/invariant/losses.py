@@ -1,4 +1,4 @@
-"""Softmax, the negative log-likelihood and the embedding's gradient, forward and backward, by samebits rooms.
+"""Softmax, the negative log-likelihood and the embedding's gradient, forward and backward, by samebits components.
 
 Speaks aten's argument lists. Sums over rows are chains in row order; rows that are ignored add exact zeros."""
 

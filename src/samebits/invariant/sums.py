@@ -178,7 +178,7 @@ def _resume_rows(accumulator: Tensor, terms: Tensor, shape: Sequence[int]) -> No
 
 
 def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
-    """The room's own; without a weight it is multiplied by ones, which changes nothing."""
+    """The operator's own; without a weight it is multiplied by ones, which changes nothing."""
     import samebits.ops.rmsnorm  # noqa: F401  registers it
 
     backend, width = backend_of(x), math.prod(shape)

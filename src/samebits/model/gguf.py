@@ -13,7 +13,7 @@ from torch import Tensor
 
 from samebits.model.config import ModelConfig
 from samebits.model.gguf_file import File, Place
-from samebits.model.huggingface import check_room
+from samebits.model.huggingface import check_component
 from samebits.model.model import Model
 from samebits.model.tokenizer import Tokenizer
 from samebits.model.tokenizer_file import byte_level, check, split
@@ -52,7 +52,7 @@ def read_gguf(path: str | Path, dtype: torch.dtype = torch.float32, device: str 
     with _opened(path) as file:
         config = _config(file)
         places = _places(file, config)
-        check_room(config, dtype, str(path))
+        check_component(config, dtype, str(path))
         words = _tokenizer(file, config)
         weights = {name: _read(file, name, places[name], config, dtype, device) for name in shapes(config)}
     return Model(config=config, weights=weights), words

@@ -44,7 +44,7 @@ def load_folder(path: str | Path, dtype: torch.dtype = torch.float32, device: st
     """The model in a folder; names or shapes that are not those of its config are refused before anything is read."""
     folder = Path(path)
     config = ModelConfig.from_huggingface(read_json(folder / CONFIG, MOST_CONFIG_BYTES))
-    check_room(config, dtype, str(folder))
+    check_component(config, dtype, str(folder))
     with ExitStack() as stack:
         found: dict[str, Any] = {}
         for file in _files(folder):
@@ -119,7 +119,7 @@ def _check(folder: Path, config: ModelConfig, found: dict[str, Any]) -> bool:
     return tied
 
 
-def check_room(config: ModelConfig, dtype: torch.dtype, name: str) -> None:
+def check_component(config: ModelConfig, dtype: torch.dtype, name: str) -> None:
     """A file may be as large as its config says and still take no room on the disk: it is held against memory too."""
     needed, there = count(config) * dtype.itemsize, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:

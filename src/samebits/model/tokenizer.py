@@ -192,7 +192,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """The bytes of the ids. An id that no token has, as a model with room to spare may draw, stands for none."""
+        """The bytes of the ids. An id that no token has, as a model with a padded vocabulary may draw, is skipped."""
         return b"".join(map(self._of, ids))
 
     def text(self, ids: Iterable[int]) -> str:

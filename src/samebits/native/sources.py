@@ -31,7 +31,7 @@ def once_sources() -> list[Path]:
 
 
 def kernel_sources() -> list[Path]:
-    """Compiled once per instruction set: every file named like a kernel, so a new room joins by existing."""
+    """Compiled once per instruction set: every file named like a kernel, so a new operator joins by existing."""
     return sorted([*PACKAGE.glob("numerics/**/*kernel.cpp"), *PACKAGE.glob("ops/*/cpu_kernel.cpp")])
 
 

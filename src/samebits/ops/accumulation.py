@@ -108,7 +108,7 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         dy_MN, x_MK = dy.reshape(-1, weight.shape[0]), x.reshape(-1, weight.shape[1])
         for part, rows in resumed(ctx.sums, len(x_MK)):
-            # Without its door: the sums were checked on the way forward, and there are many of them.
+            # Without its spec: the sums were checked on the way forward, and there are many of them.
             torch.ops.samebits.gemm_accumulate_(part, dy_MN[rows].T, x_MK[rows], ctx.backend)
         return matmul(dy_MN, weight, backend=ctx.backend).reshape(x.shape), None, None, None
 

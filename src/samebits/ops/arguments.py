@@ -1,4 +1,4 @@
-"""What every door checks before a kernel runs: backend, device, dtype, shape; one line says what is wrong.
+"""What every public function checks before a kernel runs: backend, device, dtype, shape; one line says what is wrong.
 
 Knows no operator but the name it is given."""
 

@@ -1,4 +1,4 @@
-"""The module of a room that runs a backend, imported when first used: Triton is not there on every machine.
+"""The module of an operator that runs a backend, imported when first used: Triton is not there on every machine.
 
 Knows no operator but the names it is given."""
 
@@ -14,10 +14,10 @@ MODULES = {"cpu": "cpu_kernel", "triton": "triton_kernel", "reference": "referen
 
 
 @cache
-def kernel_module(room: str, operator: str, backend: str, device: torch.device) -> Any:
-    """`cpu_kernel`, `triton_kernel` or `reference` of the package `room`; one line where Triton cannot run here."""
+def kernel_module(operator: str, package: str, backend: str, device: torch.device) -> Any:
+    """`cpu_kernel`, `triton_kernel` or `reference` of a package; one line where Triton cannot run here."""
     if backend == "triton":
         from samebits.ops._triton.device import require_cuda
 
         require_cuda(operator, device)
-    return import_module(f"{room}.{MODULES[backend]}")
+    return import_module(f"{package}.{MODULES[backend]}")

@@ -1,6 +1,6 @@
 """Proofs about operators that compute every element alone: all 16-bit numbers, side by side and in every arrangement.
 
-Knows no operator; a room says which argument takes the numbers and what stands beside them."""
+Knows no operator; an operator says which argument takes the numbers and what stands beside them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.call import Call
-from samebits.contracts.door import Arguments, Door
 from samebits.contracts.enumeration import Chunk, Judge, enumerated, predicate_of, same_rows, within_its_bound
 from samebits.contracts.language import PROMISES, Contract
 from samebits.contracts.proof import Proof
+from samebits.contracts.spec import Arguments, OperatorSpec
 from samebits.numerics.bits import compare
 from samebits.ops.launching import launching
 
@@ -34,7 +34,7 @@ def finite_numbers(format: str) -> Tensor:
 
 def every_number(
     contract: Contract,
-    door: Door,
+    spec: OperatorSpec,
     identifiers: Sequence[str],
     beside: Callable[[Tensor], Arguments],
     below: float = math.inf,
@@ -44,14 +44,14 @@ def every_number(
     Predicates see the numbers as one row, so that any two of them are compared; promises see them as ROWS rows.
     `below`, a power of two, leaves out larger magnitudes."""
     promised = contract.obligations[identifiers[0]].name in PROMISES
-    judges = {identifier: _judge(contract, door, identifier) for identifier in identifiers}
+    judges = {identifier: _judge(contract, spec, identifier) for identifier in identifiers}
     twins = {identifier: contract.obligations[identifier].mutants for identifier in identifiers}
     counts = {format: _count(format, below) for format in FINITE}
     formats = " and ".join(f"{count} finite {format} numbers" for format, count in counts.items())
     limit = "" if math.isinf(below) else f" of magnitude below 2^{math.log2(below):.0f}"
     return enumerated(
         contract,
-        door,
+        spec,
         partial(_chunks, beside, below, ROWS if promised else 1),
         judges,
         twins,
@@ -76,17 +76,17 @@ def _chunks(beside: Callable[[Tensor], Arguments], below: float, rows: int) -> I
         yield Chunk(arguments=beside(numbers.view(rows, -1)), format=format, members=len(numbers))
 
 
-def _judge(contract: Contract, door: Door, identifier: str) -> Judge:
+def _judge(contract: Contract, spec: OperatorSpec, identifier: str) -> Judge:
     name = contract.obligations[identifier].name
     judges: dict[str, Judge] = {
-        "accuracy": partial(within_its_bound, door),
+        "accuracy": partial(within_its_bound, spec),
         "repeat": _again,
         "batch": _alone_and_shuffled,
         "padding": _padded,
         "chunk": partial(
             same_rows, parts=[slice(0, 1), slice(1, 100), slice(100, 255), slice(255, ROWS)], words="chunk"
         ),
-        "tile": partial(_other_launches, door),
+        "tile": partial(_other_launches, spec),
     }
     return judges[name] if name in PROMISES else predicate_of(contract, identifier)
 
@@ -127,11 +127,11 @@ def _between(rows: Tensor, fill: float) -> Tensor:
     return torch.cat([rows.new_full((3, rows.shape[1]), fill), rows, rows.new_zeros(5, rows.shape[1])])
 
 
-def _other_launches(door: Door, call: Call) -> str:
-    """Every launch that the door names, forward and backward."""
+def _other_launches(spec: OperatorSpec, call: Call) -> str:
+    """Every launch that the spec names, forward and backward."""
     dy = torch.ones_like(call.output)
     whole = {"output": call.output, **call.gradients(dy)}
-    for numbers in door.launches(call.backend, call.format):
+    for numbers in spec.launches(call.backend, call.format):
         with launching(**numbers):
             found = {"output": call.again(), **call.gradients(dy)}
         for name, value in found.items():

@@ -1,7 +1,8 @@
-"""Claims about whole numbers that rooms share: lanes, rows, elements, tiles, and the shares that threads take.
+"""Claims about whole numbers that operators share: lanes, rows, elements, tiles, and the shares that threads take.
 
 Knows no operator. Triton's address functions are not modelled but run as they stand, on unknowns; loops, and everything
-that is C++, are modelled here, and every claim names what it models. Each room picks those that its kernels rest on."""
+that is C++, are modelled here, and every claim names what it models. Each operator picks those that its kernels rest
+on."""
 
 from __future__ import annotations
 
@@ -235,7 +236,7 @@ def program_elements(aligned: bool) -> Claim:
 
 
 def row_claims() -> list[Claim]:
-    """All that a room of independent rows, summed in lanes, rests on."""
+    """All that an operator of independent rows, summed in lanes, rests on."""
     return [
         program_rows(),
         row_shares(),

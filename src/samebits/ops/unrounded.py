@@ -1,4 +1,5 @@
-"""The matrix product as its chain leaves it: float32 sums of any storage dtype, for rooms that round later or never.
+"""The matrix product as its chain leaves it: float32 sums of any storage dtype, for operators that round later or
+never.
 
 Knows no operator but `matmul`, whose kernels these are."""
 

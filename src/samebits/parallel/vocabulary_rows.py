@@ -2,7 +2,7 @@
 
 Every rank has the statistics of its own blocks of 256 words; they are gathered, and every rank merges all of them in
 the order of one device. The gradient of hidden is a chain over the vocabulary that travels from rank to rank. Knows
-neither autograd nor bad input; `vocabulary` does. Kernels are those of room `logprob`."""
+neither autograd nor bad input; `vocabulary` does. Kernels are those of `ops.logprob`."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def judge(
 ) -> Finding:
     """One promise of the chain over formats and seeds."""
     started, rows, gradients, forms = time.perf_counter(), 0, 0, 0
-    lack = unavailable(backend, room=True)
+    lack = unavailable(backend, component=True)
     if lack:
         return Finding(
             subject="chain", promise=promise, backend=backend, verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0, detail=lack

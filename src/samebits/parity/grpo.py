@@ -20,18 +20,18 @@ LEAST_DEVIATION: Final = 1e-4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objective:
-    """mean over sequences of the mean over tokens of -min(ratio A, clip(ratio) A) + weight * divergence."""
+    """mean over sequences of the mean over tokens of -min(ratio A, clip(ratio) A) + beta * divergence."""
 
-    clip: float = 0.2
+    epsilon: float = 0.2
     """How far from 1 a ratio still moves the objective."""
-    reference_weight: float = 0.0
+    beta: float = 0.0
     """Of the divergence from the reference policy; 0 leaves it out."""
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.clip < 1.0:
-            raise ValueError(f"rl: clip is {self.clip}; allowed: above 0, below 1")
-        if not 0.0 <= self.reference_weight < math.inf:
-            raise ValueError(f"rl: kl is {self.reference_weight}; allowed: finite, at least 0")
+        if not 0.0 < self.epsilon < 1.0:
+            raise ValueError(f"rl: epsilon is {self.epsilon}; allowed: above 0, below 1")
+        if not 0.0 <= self.beta < math.inf:
+            raise ValueError(f"rl: beta is {self.beta}; allowed: finite, at least 0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,15 +69,15 @@ def terms(
     """new, old, reference: float32 logprobs of the tokens; `old` are those with which they were sampled."""
     ratio = importance_ratios(new, old).astype(np.float64)
     free = ratio * advantage
-    bounded = np.clip(ratio, 1.0 - objective.clip, 1.0 + objective.clip) * advantage
+    bounded = np.clip(ratio, 1.0 - objective.epsilon, 1.0 + objective.epsilon) * advantage
     moves = free <= bounded
     losses = -np.minimum(free, bounded)
     gradients = np.where(moves, -free, 0.0)
-    if objective.reference_weight:
+    if objective.beta:
         if reference is None:
-            raise ValueError(f"rl: kl is {objective.reference_weight} and there is no reference; allowed: both or none")
+            raise ValueError(f"rl: beta is {objective.beta} and there is no reference; allowed: both or none")
         opposite = importance_ratios(reference, new).astype(np.float64)
         distance = reference.astype(np.float64) - new.astype(np.float64)
-        losses = losses + objective.reference_weight * (opposite - 1.0 - distance)
-        gradients = gradients + objective.reference_weight * (1.0 - opposite)
+        losses = losses + objective.beta * (opposite - 1.0 - distance)
+        gradients = gradients + objective.beta * (1.0 - opposite)
     return Terms(losses=losses * share, gradients=gradients * share, clipped=~moves)

@@ -34,12 +34,12 @@ from samebits.train.trainer import clipped
 
 LARGEST_NORM: Final = 1.0
 # The most that each number of a run may be: beyond it lies a mistake, and memory would be taken before it shows.
-LIMITS: Final = {"prompts": 4096, "group": 1024, "updates": 64, "micro": 2**20}
+LIMITS: Final = {"prompts": 4096, "num_generations": 1024, "num_iterations": 64, "micro_batch_size": 2**20}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """A run. All of it decides bits, except `micro` and `engine_requests`."""
+class RLConfig:
+    """A run. All of it decides bits, except `micro_batch_size` and `engine_requests`."""
 
     seed: int = 0
     task: str = "addition"
@@ -71,22 +71,24 @@ class Settings:
             raise ValueError(f"rl: seed is {self.seed}; allowed: 0 to 2^63 - 1")
         count = self.prompts * self.num_generations
         if type(self.lanes) is not int or self.lanes < 1 or self.lanes & (self.lanes - 1) or count % self.lanes:
-            allowed = f"a power of two that divides prompts x group, {count}"
+            allowed = f"a power of two that divides prompts x num_generations, {count}"
             raise ValueError(f"rl: lanes is {self.lanes!r}; allowed: {allowed}")
         if self.num_generations < 2:
-            raise ValueError(f"rl: group is {self.num_generations}; allowed: at least 2, an advantage is a difference")
+            raise ValueError(
+                f"rl: num_generations is {self.num_generations}; allowed: at least 2, an advantage is a difference"
+            )
         if self.task not in TASKS:
             raise ValueError(f"rl: task is {self.task!r}; allowed: {', '.join(TASKS)}")
         if not 0.0 < self.learning_rate < math.inf:
             raise ValueError(f"rl: learning rate is {self.learning_rate}; allowed: finite, above 0")
-        Objective(clip=self.epsilon, reference_weight=self.beta)  # judges both
+        Objective(epsilon=self.epsilon, beta=self.beta)  # judges both
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @property
     def objective(self) -> Objective:
-        return Objective(clip=self.epsilon, reference_weight=self.beta)
+        return Objective(epsilon=self.epsilon, beta=self.beta)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +123,7 @@ def byte_config(preset: str) -> ModelConfig:
 class Loop:
     """A policy, its optimizer, and one batch after another; on one of several ranks, this rank's part of it."""
 
-    def __init__(self, settings: Settings, config: ModelConfig, grid: Grid | None = None) -> None:
+    def __init__(self, settings: RLConfig, config: ModelConfig, grid: Grid | None = None) -> None:
         if config.vocab_size < VOCABULARY:
             raise ValueError(f"rl: the vocabulary is {config.vocab_size}; allowed: at least {VOCABULARY}, one a byte")
         self.settings = settings

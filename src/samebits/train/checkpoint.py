@@ -98,7 +98,7 @@ def write(
             if not alone:
                 raise CheckpointError(f"{folder}: another writer is at work; allowed: one at a time")
             _sweep(folder)
-            _make_room(directory)
+            _make_component(directory)
             earlier = committed(folder)
             _commit(directory, step, kept, plain)
             _tidy(folder, step, earlier, keep)
@@ -250,7 +250,7 @@ def _sweep(folder: Path) -> None:
             _remove(directory)
 
 
-def _make_room(directory: Path) -> None:
+def _make_component(directory: Path) -> None:
     """Refuses a step that is there and whole; moves a damaged one aside, so that its run can go on."""
     if not os.path.lexists(directory):
         return

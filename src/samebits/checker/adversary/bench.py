@@ -65,7 +65,7 @@ class Bench:
         if problem not in self.pools:
             while len(self.pools) >= POOLS_KEPT:
                 del self.pools[next(iter(self.pools))]
-            made = make_pool(self.form.door, problem)
+            made = make_pool(self.form.spec, problem)
             if not self.signed_ids:
                 made = Pool(arguments={name: _taken(value) for name, value in made.arguments.items()}, kinds=made.kinds)
             self.pools[problem] = made
@@ -99,7 +99,7 @@ class Bench:
             "do": "call",
             "pool": key,
             "order": order,
-            "rows": list(self.form.door.row_arguments),
+            "rows": list(self.form.spec.row_arguments),
             "layouts": dict(trial.layouts),
             "reuse": trial.reuse,
             "requires": [each for each in trial.requires if each not in trial.omit],

@@ -55,7 +55,7 @@ def examine(request: Request, home: Home, tell: Callable[[str], None] = lambda _
     """A report with one finding a promise; a name, a word or a signature that makes no sense is a ValueError."""
     trial = parse_trial(request.case) if request.case else None
     started = time.monotonic()
-    lack = unavailable(request.backend, room=False)
+    lack = unavailable(request.backend, component=False)
     if lack:
         return _unjudged(request, lack, started)
     tell(f"importing {request.origin.name}")
@@ -94,10 +94,10 @@ def _examined(
 
 
 def _check_sizes(probed: Probed, shape: Sequence[int] | None) -> None:
-    door = probed.bench.form.door
-    if shape is not None and len(shape) != len(door.shape_axes):
+    spec = probed.bench.form.spec
+    if shape is not None and len(shape) != len(spec.shape_axes):
         text = "x".join(map(str, shape))
-        raise ValueError(f"{door.name}: shape={text} has {len(shape)} sizes; allowed: {'x'.join(door.shape_axes)}")
+        raise ValueError(f"{spec.name}: shape={text} has {len(shape)} sizes; allowed: {'x'.join(spec.shape_axes)}")
 
 
 @dataclass(slots=True)
@@ -152,10 +152,10 @@ class Examination:
 
     def _search(self) -> Search:
         bench, request = self.probed.bench, self.request
-        pool = bench.pool(Trial(sizes=(1,) * len(bench.form.door.shape_axes), rows="normal"))
+        pool = bench.pool(Trial(sizes=(1,) * len(bench.form.spec.shape_axes), rows="normal"))
         ways = Ways(
             shapes={name: pool.arguments[name].dim() for name in bench.form.order},
-            row_arguments=bench.form.door.row_arguments,
+            row_arguments=bench.form.spec.row_arguments,
             with_gradient=self.probed.with_gradient,
             promises=frozenset(request.promises),
             vary_threads=self.stranger.threads_vary,
@@ -264,14 +264,14 @@ class Examination:
         )
 
     def _again(self, trial: Trial) -> str:
-        like, origin = self.probed.bench.form.door.name, self.request.origin
+        like, origin = self.probed.bench.form.spec.name, self.request.origin
         backend = "" if self.request.backend == "cpu" else f" --backend {self.request.backend}"
         if origin.command:
             return f"samebits check {origin.command} --like {like}{backend} --case '{trial}'"
         return f"samebits.check({origin.name}, like={like!r}, case='{trial}')"
 
     def _whole_again(self) -> str:
-        origin, like = self.request.origin, self.probed.bench.form.door.name
+        origin, like = self.request.origin, self.probed.bench.form.spec.name
         seed = self.request.selection.seed or 0
         if origin.command:
             return f"samebits check {origin.command} --like {like} --seed {seed} --seconds {self.request.seconds:.0f}"

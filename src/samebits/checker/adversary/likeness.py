@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samebits.checker.targets import Home, all_doors, find_door
-from samebits.contracts.door import Door
+from samebits.checker.targets import Home, all_specs, find_spec
+from samebits.contracts.spec import OperatorSpec
 
 # Numbers that an operator's arguments imply, under the names that people give them.
 SCALARS: dict[str, object] = {
@@ -37,7 +37,7 @@ _BY_PLACE = ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
 class Form:
     """A call of the function: arguments in its own order, some by keyword, some left out, numbers beside."""
 
-    door: Door
+    spec: OperatorSpec
     order: tuple[str, ...]
     keywords: Mapping[str, str]
     """Argument to the function's own name for it, where it goes by name."""
@@ -48,25 +48,25 @@ class Form:
     @property
     def missing(self) -> tuple[str, ...]:
         """Arguments of the operator that this function never takes."""
-        known = (*self.door.row_arguments, *self.door.shared_arguments)
+        known = (*self.spec.row_arguments, *self.spec.shared_arguments)
         return tuple(name for name in known if name not in self.order)
 
 
-def form_of(door: Door, parameters: Sequence[Sequence[Any]] | None, name: str) -> Form:
+def form_of(spec: OperatorSpec, parameters: Sequence[Sequence[Any]] | None, name: str) -> Form:
     """The function's form for this operator; a signature that cannot take its arguments is a ValueError."""
-    wanted = (*door.row_arguments, *door.shared_arguments)
-    needed = tuple(each for each in wanted if each not in door.optional_arguments)
+    wanted = (*spec.row_arguments, *spec.shared_arguments)
+    needed = tuple(each for each in wanted if each not in spec.optional_arguments)
     if parameters is None:
-        return Form(door=door, order=wanted, keywords={}, scalars={})
+        return Form(spec=spec, order=wanted, keywords={}, scalars={})
     scalars = {each: value for each, value in SCALARS.items() if any(each == one for one, _, _ in parameters)}
-    if door.name == "full":
+    if spec.name == "full":
         scalars |= {each: False for each in ("causal", "is_causal") if each in scalars}
     own = [(each, required) for each, kind, required in parameters if kind in _BY_PLACE and each not in scalars]
     open_end = any(kind == "VAR_POSITIONAL" for _, kind, _ in parameters)
     named = [each for each, kind, required in parameters if kind == "KEYWORD_ONLY" and required and each not in scalars]
     least = sum(required for _, required in own)
     refused = ValueError(
-        f"{name} takes ({', '.join(each for each, _, _ in parameters)}); {door.name!r} hands over ({', '.join(wanted)})"
+        f"{name} takes ({', '.join(each for each, _, _ in parameters)}); {spec.name!r} hands over ({', '.join(wanted)})"
     )
     for passed in (wanted, needed):
         by_name = {each: each for each in passed if each in named}
@@ -77,19 +77,19 @@ def form_of(door: Door, parameters: Sequence[Sequence[Any]] | None, name: str) -
             if set(own_names) == set(by_place) and own_names != by_place:
                 by_name |= {each: each for each in by_place}
             optional = tuple(each for each in passed if each not in needed and len(needed) >= least)
-            return Form(door=door, order=passed, keywords=by_name, scalars=scalars, optional=optional)
+            return Form(spec=spec, order=passed, keywords=by_name, scalars=scalars, optional=optional)
     raise refused
 
 
 def candidates(own_name: str, parameters: Sequence[Sequence[Any]] | None, like: str | None, home: Home) -> list[Form]:
     """The forms a function may have: one where its name or its parameters tell, several where only trying does."""
     if like is not None:
-        return [form_of(find_door(like, home)[0], parameters, own_name)]
-    known = {name: door for name, (door, _) in all_doors(home).items()}
+        return [form_of(find_spec(like, home)[0], parameters, own_name)]
+    known = {name: spec for name, (spec, _) in all_specs(home).items()}
     fitting: dict[str, Form] = {}
-    for name, door in known.items():
+    for name, spec in known.items():
         try:
-            fitting[name] = form_of(door, parameters, own_name)
+            fitting[name] = form_of(spec, parameters, own_name)
         except ValueError:
             continue
     hints = [

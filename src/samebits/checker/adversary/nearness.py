@@ -16,8 +16,8 @@ from samebits.checker.adversary.calling import OUTPUT, tensor_of
 from samebits.checker.adversary.ledger import Difference, label
 from samebits.checker.adversary.pool import FINITE_KINDS, FINITE_SUM_KINDS, cotangents
 from samebits.checker.adversary.trial import Trial
-from samebits.contracts.door import Arguments, Bounded
 from samebits.contracts.orders import UNIT_ROUNDOFF
+from samebits.contracts.spec import Arguments, Bounded
 from samebits.numerics.bits import hexadecimal
 
 # Steps beyond the additions of a sum: someone else's exponential, root or quotient, and what is multiplied to it.
@@ -41,16 +41,16 @@ class Nearness:
 
 def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -> Nearness:
     """The rows of a problem that have an exact value, forward and, where there are any, all gradients."""
-    door, pool = bench.form.door, bench.pool(problem)
-    kinds = (*FINITE_SUM_KINDS, "subnormal") if door.exact_specials else FINITE_KINDS
+    spec, pool = bench.form.spec, bench.pool(problem)
+    kinds = (*FINITE_SUM_KINDS, "subnormal") if spec.exact_specials else FINITE_KINDS
     places = pool.finite(kinds)
-    odd = problem.shared == "infinite" or (problem.shared == "subnormal" and not door.exact_specials)
+    odd = problem.shared == "infinite" or (problem.shared == "subnormal" and not spec.exact_specials)
     if not places or odd:
         return Nearness(share=0.0)
     floats = tuple(
         name for name in bench.form.order if pool.arguments[name].is_floating_point() and name not in problem.omit
     )
-    wanted = tuple(name for name in floats if name not in door.without_gradient)
+    wanted = tuple(name for name in floats if name not in spec.without_gradient)
     trial = replace(
         problem,
         sizes=(len(places), *problem.sizes[1:]),
@@ -65,13 +65,13 @@ def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -
         if bench.gradients_of(trial)
         else torch.zeros_like(found[OUTPUT])
     )
-    exact = door.exact(arguments, cotangent, any_order)
+    exact = spec.exact(arguments, cotangent, any_order)
     share = 0.0
     for name, values in found.items():
         # Gradients that flow back on two ways are each rounded to a narrow format by torch: no sum's bound covers that.
-        if name != OUTPUT and problem.format != "float32" and not door.exact_specials:
+        if name != OUTPUT and problem.format != "float32" and not spec.exact_specials:
             continue
-        used, words = _within(values, exact[name], zero_signs=door.exact_zero_signs and name == OUTPUT)
+        used, words = _within(values, exact[name], zero_signs=spec.exact_zero_signs and name == OUTPUT)
         if words:
             return Nearness(share=used, difference=Difference(trial=trial, words=f"{label(name)}: {words}"))
         share = max(share, used)
@@ -80,13 +80,13 @@ def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -
 
 def judge_specials(bench: Bench, problem: Trial) -> Difference | None:
     """Where a sum of products has a NaN in it, every order gives NaN; where an infinity, that or NaN (compensated)."""
-    door, pool = bench.form.door, bench.pool(problem)
-    places = pool.finite(("nan", "one_nan", "infinite")) if door.exact_specials else []
+    spec, pool = bench.form.spec, bench.pool(problem)
+    places = pool.finite(("nan", "one_nan", "infinite")) if spec.exact_specials else []
     if not places:
         return None
     trial = replace(problem, sizes=(len(places), *problem.sizes[1:]), pick=_picked(places))
     found = tensor_of(bench.call(trial).results[OUTPUT]).double()
-    exact = door.exact(_exact_arguments(bench, problem, places, {}), torch.zeros_like(found), any_order)[OUTPUT].exact
+    exact = spec.exact(_exact_arguments(bench, problem, places, {}), torch.zeros_like(found), any_order)[OUTPUT].exact
     for words, wrong in (
         ("a NaN was lost", exact.isnan() & ~found.isnan()),
         ("an infinity was lost", exact.isinf() & (found != exact) & ~found.isnan()),
@@ -105,12 +105,12 @@ def _picked(places: list[int]) -> str:
 
 
 def _exact_arguments(bench: Bench, problem: Trial, places: list[int], numbers: Mapping[str, float]) -> Arguments:
-    door, pool = bench.form.door, bench.pool(problem)
+    spec, pool = bench.form.spec, bench.pool(problem)
     index = torch.from_numpy(np.array(places))
     absent = (*bench.form.missing, *problem.omit)
     arguments = {}
     for name, value in pool.arguments.items():
-        taken = value[index] if name in door.row_arguments else value
+        taken = value[index] if name in spec.row_arguments else value
         arguments[name] = torch.zeros_like(taken) if name in absent else taken
     return arguments | {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
 

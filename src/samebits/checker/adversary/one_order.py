@@ -29,11 +29,11 @@ def judge_order(
 ) -> list[Finding]:
     """At most one finding: where the operator's output does not show its sum, nothing is asked."""
     bench = probed.bench
-    door = bench.form.door
-    if door.probe is None:
+    spec = bench.form.spec
+    if spec.probe is None:
         if declared:
             return [
-                finding("order", Verdict.COULD_NOT_BE_JUDGED, 0, f"the output of {door.name} does not show its sum")
+                finding("order", Verdict.COULD_NOT_BE_JUDGED, 0, f"the output of {spec.name} does not show its sum")
             ]
         return []
     tell("the order of its sums")
@@ -44,7 +44,7 @@ def judge_order(
         except RaisedError as error:
             raise CallError(str(error)) from error
 
-    setting = Setting(function=called, door=door, backend="cpu")
+    setting = Setting(function=called, spec=spec, backend="cpu")
     known: dict[str, list[int]] = {}
     words: dict[str, str] = {}
     plain, deadline = True, time.monotonic() + SECONDS

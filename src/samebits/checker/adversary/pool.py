@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from samebits.checker.adversary.trial import Trial
-from samebits.contracts.door import Arguments, Door
+from samebits.contracts.spec import Arguments, OperatorSpec
 from samebits.numerics.recipes import RECIPES, make
 
 MIXED = (
@@ -86,18 +86,18 @@ def kinds_of(rows: str, elements: int) -> tuple[str, ...]:
     return MIXED[: max(FEWEST_ROWS, min(len(MIXED), MOST_ELEMENTS // max(elements, 1)))]
 
 
-def make_pool(door: Door, trial: Trial) -> Pool:
+def make_pool(spec: OperatorSpec, trial: Trial) -> Pool:
     """All rows and shared arguments of a trial's problem, from its text alone."""
     tail, format, seed = trial.sizes[1:], trial.format, trial.seed
     kinds = kinds_of(trial.rows, math.prod(tail[:1] if len(tail) < 3 else tail))
-    made = door.make((len(kinds), *tail), "normal", format, seed)
+    made = spec.make((len(kinds), *tail), "normal", format, seed)
     if trial.shared not in SHARED:
         raise ValueError(f"case: shared={trial.shared!r} is unknown; allowed: {', '.join(SHARED)}")
     arguments = {}
     for number, (name, value) in enumerate(made.items()):
         if not value.is_floating_point():
             arguments[name] = value
-        elif name in door.row_arguments:
+        elif name in spec.row_arguments:
             arguments[name] = _rows(value, kinds, seed * 31 + number, format)
         else:
             arguments[name] = _shared(value, trial.shared, seed * 37 + number, format)

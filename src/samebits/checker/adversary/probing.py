@@ -39,7 +39,7 @@ def probe(stranger: Stranger, forms: Sequence[Form], formats: Sequence[str], nam
     fitting: list[Probed] = []
     for form in forms:
         worker.loaded.clear()  # arguments have other names for another operator
-        bench = Bench(stranger=stranger, form=form, worker=worker, cost=Cost(form.door.shape_axes))
+        bench = Bench(stranger=stranger, form=form, worker=worker, cost=Cost(form.spec.shape_axes))
         try:
             probed = _probed(bench, formats)
         except UnjudgedError as reason:
@@ -51,14 +51,14 @@ def probe(stranger: Stranger, forms: Sequence[Form], formats: Sequence[str], nam
             fitting.append(probed)
     if len(fitting) == 1:
         return fitting[0]
-    known = ", ".join(form.door.name for form in (probed.bench.form for probed in fitting)) or ", ".join(
-        form.door.name for form in forms
+    known = ", ".join(form.spec.name for form in (probed.bench.form for probed in fitting)) or ", ".join(
+        form.spec.name for form in forms
     )
     raise ValueError(f"{name!r} does not tell what it is like; say which with `like`: {known}")
 
 
 def _probed(bench: Bench, formats: Sequence[str]) -> Probed:
-    door, notes = bench.form.door, []
+    spec, notes = bench.form.spec, []
     taken: list[str] = []
     reasons: dict[str, str] = {}
     for format in formats:
@@ -75,8 +75,8 @@ def _probed(bench: Bench, formats: Sequence[str]) -> Probed:
         bench.signed_ids = _ignores(bench, base)
         if not bench.signed_ids:
             notes.append("ids below zero, which mark rows to be ignored: it does not take them as that")
-    wanted = _gradients(bench, base) if door.differentiable else ()
-    if door.differentiable and not wanted:
+    wanted = _gradients(bench, base) if spec.differentiable else ()
+    if spec.differentiable and not wanted:
         notes.append("gradients, for its output has none")
     return Probed(
         bench=bench, formats=tuple(taken), with_gradient=wanted, numbers=_numbers(bench, base), notes=tuple(notes)
@@ -84,7 +84,7 @@ def _probed(bench: Bench, formats: Sequence[str]) -> Probed:
 
 
 def _base(bench: Bench, format: str) -> Trial:
-    letters = bench.form.door.shape_axes
+    letters = bench.form.spec.shape_axes
     return Trial(sizes=legal(letters, (ROWS[0], *axes_of(letters).base)), format=format, rows="normal")
 
 
@@ -95,7 +95,7 @@ def _refuses(bench: Bench, format: str) -> str:
     for tail in (base.sizes[1:], round_sizes):
         for count in ROWS:
             try:
-                bench.call(replace(base, sizes=legal(bench.form.door.shape_axes, (count, *tail))))
+                bench.call(replace(base, sizes=legal(bench.form.spec.shape_axes, (count, *tail))))
             except RaisedError as error:
                 if "returned" in str(error):
                     return ""  # it runs; the search will say what is wrong with what comes back
@@ -106,7 +106,7 @@ def _refuses(bench: Bench, format: str) -> str:
 
 
 def _unclamped(bench: Bench, base: Trial) -> dict[str, Tensor]:
-    made = bench.form.door.make((8, *base.sizes[1:]), "normal", base.format, base.seed)
+    made = bench.form.spec.make((8, *base.sizes[1:]), "normal", base.format, base.seed)
     return {name: value for name, value in made.items() if not value.is_floating_point()}
 
 
@@ -130,12 +130,12 @@ def _ignores(bench: Bench, base: Trial) -> bool:
 
 def _gradients(bench: Bench, base: Trial) -> tuple[str, ...]:
     """Arguments that gradients flow back into; nothing where the output carries none."""
-    door = bench.form.door
+    spec = bench.form.spec
     pool = bench.pool(base)
     wanted = tuple(
         name
         for name in bench.form.order
-        if pool.arguments[name].is_floating_point() and name not in door.without_gradient
+        if pool.arguments[name].is_floating_point() and name not in spec.without_gradient
     )
     try:
         answer = bench.call(replace(base, requires=wanted))
@@ -147,7 +147,7 @@ def _gradients(bench: Bench, base: Trial) -> tuple[str, ...]:
 
 def _numbers(bench: Bench, base: Trial) -> dict[str, float]:
     """Numbers that the function fixed for itself and its signature does not show: the first that fits its results."""
-    own = bench.form.door.own_numbers
+    own = bench.form.spec.own_numbers
     if not own or any(name in bench.form.scalars for name in (*own, "epsilon", "variance_epsilon")):
         return {}
     (name, values), *_ = own.items()

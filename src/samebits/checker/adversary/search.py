@@ -71,12 +71,12 @@ class Search:
     """Calls that did something new, to be looked at closely."""
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.bench.form.door.row_arguments, across="batch" in self.ways.promises)
+        self.ledger = Ledger(self.bench.form.spec.row_arguments, across="batch" in self.ways.promises)
         self.source, self.started = random.Random(self.seed), time.monotonic()
 
     @property
     def letters(self) -> str:
-        return self.bench.form.door.shape_axes
+        return self.bench.form.spec.shape_axes
 
     def left(self, share: float = 1.0) -> bool:
         """Whether time is left of a share of the whole."""
@@ -304,7 +304,7 @@ class Search:
 
     def _kinds_of_shared(self) -> tuple[str, ...]:
         """A weight of ones makes the gradients of a softmax cancel to nothing but the rounding of any accumulator."""
-        return SHARED if self.bench.form.door.exact_specials else tuple(each for each in SHARED if each != "ones")
+        return SHARED if self.bench.form.spec.exact_specials else tuple(each for each in SHARED if each != "ones")
 
     def _with(self, place: int, size: int) -> tuple[int, ...]:
         """The usual sizes with one changed; beside a large one the others are small."""

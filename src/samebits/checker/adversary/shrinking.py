@@ -35,7 +35,7 @@ class Shrinker:
     def shows(self, trial: Trial) -> Difference | None:
         """What a trial shows in a fresh process: each of its rows alone first, then the trial itself."""
         worker = self.bench.stranger.worker()
-        ledger = Ledger(self.bench.form.door.row_arguments, across=self.across)
+        ledger = Ledger(self.bench.form.spec.row_arguments, across=self.across)
         kinds = self.bench.pool(trial).kinds
         try:
             for plain in self._plain(trial):
@@ -83,7 +83,7 @@ class Shrinker:
         progress = True
         while progress and time.monotonic() < deadline:
             progress = False
-            for candidate in _smaller(current, self.bench.form.door.shape_axes):
+            for candidate in _smaller(current, self.bench.form.spec.shape_axes):
                 if time.monotonic() > deadline:
                     break
                 try:

@@ -1,6 +1,6 @@
 """Which sizes a function is tried on: every small one, primes and odd factors, a few large ones, one axis at a time.
 
-Knows axes by the letters of a door, and no operator. Sizes that would take too long are left out."""
+Knows axes by the letters of a spec, and no operator. Sizes that would take too long are left out."""
 
 from __future__ import annotations
 

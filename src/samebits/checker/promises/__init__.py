@@ -1,7 +1,7 @@
 """One function a promise, and the closed table that pairs them with the words of the contract language.
 
 rows.py      batch, padding, chunk: what may not change a row
-forms.py     cache, and the same three where a door knows other ways to ask
+forms.py     cache, and the same three where a spec knows other ways to ask
 sums.py      micro: what may not change a sum over rows
 launch.py    repeat, tile, device: what may not change anything
 accuracy.py  accuracy: the bound that follows from the order

@@ -13,8 +13,8 @@ from torch import Tensor
 from samebits.checker.cases import FINITE_RECIPES, Case
 from samebits.checker.driving import OUTPUT, Setting, begin, everything, label
 from samebits.checker.outcome import Compared
-from samebits.contracts.door import Bounded
 from samebits.contracts.orders import sum_error
+from samebits.contracts.spec import Bounded
 from samebits.numerics.bits import compare, hexadecimal
 
 WEAKEST_ORDER = "chain-1"
@@ -24,21 +24,21 @@ def accuracy(setting: Setting, case: Case) -> Iterator[Compared]:
     """Every element of the output and of every gradient lies within its own derived bound."""
     if case.recipe not in FINITE_RECIPES:
         return
-    prepared, found = begin(setting, case, everything(setting.door))
+    prepared, found = begin(setting, case, everything(setting.spec))
     error = partial(sum_error, setting.orders.get(case.format, WEAKEST_ORDER))
     arguments = {name: value.cpu() for name, value in prepared.arguments.items()}
-    exact = setting.door.exact(arguments, prepared.cotangent.cpu(), error)
+    exact = setting.spec.exact(arguments, prepared.cotangent.cpu(), error)
     if setting.reference is not None:
         yield _same_equation(case, setting.reference(*arguments.values()), exact[OUTPUT].exact)
     for name, bounded in exact.items():
-        if name == OUTPUT or setting.door.differentiable:
+        if name == OUTPUT or setting.spec.differentiable:
             yield _within(case, name, found[name].cpu(), bounded)
 
 
 def _same_equation(case: Case, equation: Tensor, exact: Tensor) -> Compared:
-    """What a door calls exact is what the contract's equation computes."""
+    """What a spec calls exact is what the contract's equation computes."""
     differs = compare(equation, exact)
-    return Compared(case, f"the contract's equation against the door's exact value: {differs}" if differs else "")
+    return Compared(case, f"the contract's equation against the spec's exact value: {differs}" if differs else "")
 
 
 def _within(case: Case, name: str, found: Tensor, bounded: Bounded) -> Compared:

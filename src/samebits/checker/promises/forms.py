@@ -1,4 +1,4 @@
-"""The promises that a door itself knows other ways to ask for: a cache, chunks of a prompt, a packed batch.
+"""The promises that a spec itself knows other ways to ask for: a cache, chunks of a prompt, a packed batch.
 
 The plain call is made once; every other form must give its bits, forward and, where the form has them, backward."""
 
@@ -17,13 +17,13 @@ CaseCheck = Callable[[Setting, Case], Iterator[Compared]]
 
 
 def forms(promise: str, rows_check: CaseCheck | None = None) -> CaseCheck:
-    """The check of `promise`: that of independent rows, where there is one, and the door's own forms."""
+    """The check of `promise`: that of independent rows, where there is one, and the spec's own forms."""
 
     def check(setting: Setting, case: Case) -> Iterator[Compared]:
-        if promise not in setting.door.forms and rows_check is None:
-            raise UnjudgedError(f"{setting.door.name} knows no other form of a call that would try {promise!r}")
+        if promise not in setting.spec.forms and rows_check is None:
+            raise UnjudgedError(f"{setting.spec.name} knows no other form of a call that would try {promise!r}")
         checks = [] if rows_check is None else [rows_check]
-        if promise in setting.door.forms:
+        if promise in setting.spec.forms:
             checks.append(partial(_other_forms, promise))
         for each in checks if setting.ways is None else some_ways(replace(setting, ways=1), case, checks):
             yield from each(setting, case)
@@ -32,9 +32,9 @@ def forms(promise: str, rows_check: CaseCheck | None = None) -> CaseCheck:
 
 
 def _other_forms(promise: str, setting: Setting, case: Case) -> Iterator[Compared]:
-    prepared, whole = begin(setting, case, everything(setting.door))
+    prepared, whole = begin(setting, case, everything(setting.spec))
     arguments, dy = prepared.arguments, prepared.cotangent
-    found = setting.door.forms[promise](setting.function, arguments, dy, setting.backend)
+    found = setting.spec.forms[promise](setting.function, arguments, dy, setting.backend)
     while True:
         try:
             words, results = next(found)

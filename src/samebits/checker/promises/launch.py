@@ -34,7 +34,7 @@ def repeat(setting: Setting, cases: Sequence[Case]) -> Iterator[Compared]:
     digests: list[str] = []
     for case in cases:
         try:
-            prepared, first = begin(setting, case, everything(setting.door))
+            prepared, first = begin(setting, case, everything(setting.spec))
             for again in some_ways(setting, case, range(1, REPEATS)):
                 differs = difference(first, _all(setting, prepared))
                 yield Compared(case, f"run {again + 1} against run 1: {differs}" if differs else "")
@@ -52,13 +52,13 @@ def repeat(setting: Setting, cases: Sequence[Case]) -> Iterator[Compared]:
 
 
 def _all(setting: Setting, prepared: Prepared) -> Results:
-    return drive(setting, prepared.arguments, prepared.cotangent, everything(setting.door))
+    return drive(setting, prepared.arguments, prepared.cotangent, everything(setting.spec))
 
 
 def tile(setting: Setting, case: Case) -> Iterator[Compared]:
     """Every launch the operator may choose gives the bits of the one it does choose."""
-    prepared, chosen = begin(setting, case, everything(setting.door))
-    for numbers in some_ways(setting, case, setting.door.launches(setting.backend, case.format)):
+    prepared, chosen = begin(setting, case, everything(setting.spec))
+    for numbers in some_ways(setting, case, setting.spec.launches(setting.backend, case.format)):
         with launching(**numbers):
             found = _all(setting, prepared)
         differs = difference(chosen, found)
@@ -73,6 +73,6 @@ def device(setting: Setting, case: Case) -> Iterator[Compared]:
     if case.format != "float32":
         return
     on_cpu, on_cuda = replace(setting, backend="cpu"), replace(setting, backend="triton")
-    here, there = (begin(each, case, everything(each.door))[1] for each in (on_cpu, on_cuda))
+    here, there = (begin(each, case, everything(each.spec))[1] for each in (on_cpu, on_cuda))
     differs = difference(here, {name: value.cpu() for name, value in there.items()})
     yield Compared(case, f"CPU against CUDA: {differs}" if differs else "")

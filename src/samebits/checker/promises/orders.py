@@ -19,8 +19,8 @@ from samebits.records.report import UnjudgedError
 
 def order(setting: Setting, cases: Sequence[Case]) -> Iterator[Compared]:
     """One order for all sizes, and the declared one where one is declared."""
-    if setting.door.probe is None:
-        raise UnjudgedError(f"the output of {setting.door.name} does not show its sum")
+    if setting.spec.probe is None:
+        raise UnjudgedError(f"the output of {setting.spec.name} does not show its sum")
     # Recipe and seed do not matter to probes: one case stands for each size and format.
     by_terms: dict[tuple[str, int], dict[int, Case]] = {}
     for case in cases:

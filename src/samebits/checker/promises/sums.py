@@ -19,21 +19,21 @@ MULTIPLE = 16
 
 def micro(setting: Setting, case: Case) -> Iterator[Compared]:
     """The gradients of one pass equal those of the resumed chain, and the chain resumed anywhere equals itself."""
-    door = setting.door
-    if door.resume is None:
-        raise UnjudgedError(f"{door.name} has no sum over rows that can be resumed")
+    spec = setting.spec
+    if spec.resume is None:
+        raise UnjudgedError(f"{spec.name} has no sum over rows that can be resumed")
     if case.shape[0] <= MULTIPLE:
         return
-    prepared, once = begin(setting, case, everything(door))
+    prepared, once = begin(setting, case, everything(spec))
     arguments, dy, rows = prepared.arguments, prepared.cotangent, prepared.rows
-    whole = door.resume(arguments, dy, None, setting.backend)
+    whole = spec.resume(arguments, dy, None, setting.backend)
     rounded = {name: total.to(once[name].dtype) for name, total in whole.items()}
     differs = difference({name: once[name] for name in whole}, rounded)
     yield Compared(case, f"backward in one pass against the resumable sum: {differs}" if differs else "")
     for cuts in some_ways(setting, case, list(micro_cuts(rows, MULTIPLE))):
         sums: dict[str, Tensor] | None = None
         for cut in cuts:
-            sums = door.resume(take(door, arguments, cut), dy[cut], sums, setting.backend)
+            sums = spec.resume(take(spec, arguments, cut), dy[cut], sums, setting.backend)
         assert sums is not None
         differs = difference(whole, sums)
         lengths = " ".join(str(cut.stop - cut.start) for cut in cuts[:6]) + (" ..." if len(cuts) > 6 else "")

@@ -41,7 +41,7 @@ def child_environment() -> dict[str, str]:
 
 
 def asked(*names: str) -> list[dict[str, Any]]:
-    """The facts that one tracing process finds about rooms, or about kernels as FILE:KERNEL."""
+    """The facts that one tracing process finds about components, or about kernels as FILE:KERNEL."""
     require_triton()
     try:
         finished = subprocess.run(
@@ -61,6 +61,6 @@ def asked(*names: str) -> list[dict[str, Any]]:
     return answer
 
 
-def rows_proof(room: str) -> Proof:
-    """Every row of a room's results is one expression, whatever the batch and the launch, and is stored once."""
-    return Proof(kind="dag", **asked(room)[0])
+def rows_proof(component: str) -> Proof:
+    """Every row of a component's results is one expression, whatever the batch and the launch, and is stored once."""
+    return Proof(kind="dag", **asked(component)[0])

@@ -1,15 +1,15 @@
-"""Which functions of which room are traced, in which batches, and with which launches.
+"""Which functions of which component are traced, in which batches, and with which launches.
 
-A table: how a room is called stands in rooms.py, what is made of it in comparing.py. A room that is missing here has
-no kernel of its own, or one whose way depends on its data (`sample` searches among its scores)."""
+A table: how a component is called stands in components.py, what is made of it in comparing.py. A component that is
+missing here has no kernel of its own, or one whose way depends on its data (`sample` searches among its scores)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from samebits.checker.tracing import rooms, sequences
-from samebits.checker.tracing.rooms import Case, checked_launches
+from samebits.checker.tracing import components, sequences
+from samebits.checker.tracing.components import Case, checked_launches
 
 BATCHES: Final = (1, 2, 5)
 # Elements: one, an odd number, whole vectors, more than any block.
@@ -33,15 +33,15 @@ def two_a_sequence(pack: Sequence[tuple[int, int]]) -> int:
     return 2 * len(pack)
 
 
-def over_rows(room: str, words: str, call: Any, results: int, **options: Any) -> Case:
+def over_rows(component: str, words: str, call: Any, results: int, **options: Any) -> Case:
     return Case(
-        words=words, call=call, batches=BATCHES, rows=per_row(results), launches=checked_launches(room), **options
+        words=words, call=call, batches=BATCHES, rows=per_row(results), launches=checked_launches(component), **options
     )
 
 
-def over_elements(room: str, words: str, call: Any, results: int, **options: Any) -> Case:
+def over_elements(component: str, words: str, call: Any, results: int, **options: Any) -> Case:
     return Case(
-        words=words, call=call, batches=ELEMENTS, rows=per_row(results), launches=checked_launches(room), **options
+        words=words, call=call, batches=ELEMENTS, rows=per_row(results), launches=checked_launches(component), **options
     )
 
 
@@ -52,15 +52,15 @@ def over_sequences(words: str, call: Any, packs: Sequence[Any] = sequences.FEW_Q
 
 
 LOGPROB: Final = (
-    over_rows("logprob", "log-probabilities of 304 tokens, K 64", rooms.logprob, 2),
-    over_rows("logprob", "gradients of 304 logits, K 64", rooms.logprob_gradient, 1),
+    over_rows("logprob", "log-probabilities of 304 tokens, K 64", components.logprob, 2),
+    over_rows("logprob", "gradients of 304 logits, K 64", components.logprob_gradient, 1),
 )
-ROOMS: Final[Mapping[str, Sequence[Case]]] = {
+COMPONENTS: Final[Mapping[str, Sequence[Case]]] = {
     "softmax": (
-        over_rows("softmax", "softmax of 600", rooms.softmax_forward(False), 1),
-        over_rows("softmax", "log_softmax of 600", rooms.softmax_forward(True), 1),
-        over_rows("softmax", "the gradient of softmax", rooms.softmax_backward(False), 1),
-        over_rows("softmax", "the gradient of log_softmax", rooms.softmax_backward(True), 1),
+        over_rows("softmax", "softmax of 600", components.softmax_forward(False), 1),
+        over_rows("softmax", "log_softmax of 600", components.softmax_forward(True), 1),
+        over_rows("softmax", "the gradient of softmax", components.softmax_backward(False), 1),
+        over_rows("softmax", "the gradient of log_softmax", components.softmax_backward(True), 1),
     ),
     "attention": (
         over_sequences(
@@ -72,20 +72,20 @@ ROOMS: Final[Mapping[str, Sequence[Case]]] = {
         over_sequences("without a mask, softcap 30", sequences.attention(False, 0, 30.0)),
     ),
     "logprob": LOGPROB,
-    # Its kernels are those of room logprob, and 0 - logprob hides the sign of a zero.
+    # Its kernels are those of component logprob, and 0 - logprob hides the sign of a zero.
     "cross_entropy": LOGPROB,
     "distill_loss": (
-        over_rows("distill_loss", "the loss over 304 tokens, both terms", rooms.distill_forward(0.5), 2),
-        over_rows("distill_loss", "the divergence alone", rooms.distill_forward(1.0), 1),
-        over_rows("distill_loss", "the cross-entropy alone", rooms.distill_forward(0.0), 1),
-        over_rows("distill_loss", "the gradient", rooms.distill_backward(0.5), 1),
+        over_rows("distill_loss", "the loss over 304 tokens, both terms", components.distill_forward(0.5), 2),
+        over_rows("distill_loss", "the divergence alone", components.distill_forward(1.0), 1),
+        over_rows("distill_loss", "the cross-entropy alone", components.distill_forward(0.0), 1),
+        over_rows("distill_loss", "the gradient", components.distill_backward(0.5), 1),
     ),
     "rmsnorm": (
-        over_rows("rmsnorm", "rmsnorm of 600 with a residual", rooms.rmsnorm_forward, 3),
-        over_rows("rmsnorm", "the gradient of its input", rooms.rmsnorm_backward, 1),
+        over_rows("rmsnorm", "rmsnorm of 600 with a residual", components.rmsnorm_forward, 3),
+        over_rows("rmsnorm", "the gradient of its input", components.rmsnorm_backward, 1),
         Case(
             words="the gradient of the weight over 40 rows, cut at",
-            call=rooms.rmsnorm_weight,
+            call=components.rmsnorm_weight,
             batches=((), (16,), (7, 20)),
             rows=once,
             launches=checked_launches("rmsnorm"),
@@ -95,29 +95,29 @@ ROOMS: Final[Mapping[str, Sequence[Case]]] = {
     "matmul": (
         Case(
             words="a b + bias, K 256, N 24",
-            call=rooms.matmul,
+            call=components.matmul,
             batches=BATCHES,
             rows=per_row(1),
-            launches=rooms.matmul_launches,
+            launches=components.matmul_launches,
         ),
     ),
     "swiglu": (
-        over_elements("swiglu", "swiglu", rooms.swiglu_forward, 1),
-        over_elements("swiglu", "its gradients", rooms.swiglu_backward, 2),
+        over_elements("swiglu", "swiglu", components.swiglu_forward, 1),
+        over_elements("swiglu", "its gradients", components.swiglu_backward, 2),
     ),
     "gelu": (
-        over_elements("gelu", "gelu and its gradient by the error function", rooms.gelu(False), 2),
-        over_elements("gelu", "by tanh", rooms.gelu(True), 2),
+        over_elements("gelu", "gelu and its gradient by the error function", components.gelu(False), 2),
+        over_elements("gelu", "by tanh", components.gelu(True), 2),
     ),
     "rope": (
-        over_rows("rope", "rope of 5 heads of 48, halves", rooms.rope(False, False), 1),
-        over_rows("rope", "interleaved, back again", rooms.rope(True, True), 1),
+        over_rows("rope", "rope of 5 heads of 48, halves", components.rope(False, False), 1),
+        over_rows("rope", "interleaved, back again", components.rope(True, True), 1),
     ),
-    "adamw": (over_elements("adamw", "a step with master weights", rooms.adamw, 4),),
+    "adamw": (over_elements("adamw", "a step with master weights", components.adamw, 4),),
     "grad_norm": (
         Case(
             words="the sum of squares of tensors of sizes",
-            call=rooms.grad_squares,
+            call=components.grad_squares,
             batches=((300,),),
             rows=once,
             launches=checked_launches("grad_norm"),
@@ -125,13 +125,15 @@ ROOMS: Final[Mapping[str, Sequence[Case]]] = {
         ),
         Case(
             words="the sum of squares of tensors of sizes",
-            call=rooms.grad_squares,
+            call=components.grad_squares,
             batches=((65576, 9),),
             rows=once,
             launches=checked_launches("grad_norm"),
             faults=WITHOUT_ROWS,
         ),
-        over_elements("grad_norm", "clipping that takes place", rooms.grad_clip, 1, branch=False),
+        over_elements("grad_norm", "clipping that takes place", components.grad_clip, 1, branch=False),
     ),
-    "embedding": (over_rows("embedding", "rows of a table of 40", rooms.embedding, 1, faults=("twice", "missing")),),
+    "embedding": (
+        over_rows("embedding", "rows of a table of 40", components.embedding, 1, faults=("twice", "missing")),
+    ),
 }

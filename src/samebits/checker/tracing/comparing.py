@@ -1,4 +1,5 @@
-"""Whether every row of a room is one expression: traced for each format, batch and launch, and compared as numbers.
+"""Whether every row of a component is one expression: traced for each format, batch and launch, and compared as
+numbers.
 
 Knows no operator. Says no as soon as two rows differ, a row reads another row, or an element is not stored once."""
 
@@ -13,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from samebits.checker.tracing.components import Case, Output
 from samebits.checker.tracing.interpreter import Tracer
 from samebits.checker.tracing.memory import SHARED
 from samebits.checker.tracing.nodes import RefusedError
-from samebits.checker.tracing.rooms import Case, Output
 from samebits.ops.launching import launching
 
 # Few, so that programs which stay on a multiprocessor walk over several tiles even here.
@@ -61,7 +62,7 @@ class Rows:
 
 @contextmanager
 def without_gpu() -> Iterator[None]:
-    """The rooms' launch code runs unchanged on tensors in main memory."""
+    """The components' launch code runs unchanged on tensors in main memory."""
     current, properties = torch.cuda.current_device, torch.cuda.get_device_properties
     torch.cuda.current_device = lambda: None  # type: ignore[assignment,return-value]
     here: Any = SimpleNamespace(multi_processor_count=MULTIPROCESSORS)
@@ -75,7 +76,7 @@ def without_gpu() -> Iterator[None]:
 def trace(tracer: Tracer, case: Case, format: str, batch: Any, launch: object, rows: Rows) -> None:
     tracer.forget()
     tracer.memory.shifted = tracer.fault == "neighbour"
-    words = f"{case.words}, {format}, batch {batch}, {launch or 'the launch that the room chooses'}"
+    words = f"{case.words}, {format}, batch {batch}, {launch or 'the launch that the component chooses'}"
     try:
         with without_gpu(), launching(**({} if launch is None else {"launch": launch})):
             outputs = case.call(tracer.memory, getattr(torch, format), batch)

@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from samebits.checker.tracing.components import Case, Outputs, by_rows, result
 from samebits.checker.tracing.memory import Memory
-from samebits.checker.tracing.rooms import Case, Outputs, by_rows, result
 
 WIDTH = 100
 

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import torch
 
+from samebits.checker.tracing.components import Output, Outputs, checked_launches, kernels
 from samebits.checker.tracing.memory import Memory
-from samebits.checker.tracing.rooms import Output, Outputs, checked_launches, kernels
 
 # Queries and keys of every sequence of a batch: whole prompts, chunks of one, a single token behind its keys.
 PACKS: Final = (((66, 66),), ((33, 66),), ((1, 66), (19, 65), (2, 2)), ((5, 5), (3, 66)))

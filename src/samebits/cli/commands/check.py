@@ -1,4 +1,5 @@
-"""`samebits check`: judges rooms and functions, prints a table, and for each failure the line that shows it again."""
+"""`samebits check`: judges components and functions, prints a table, and for each failure the line that shows it
+again."""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ def check(
     targets: Annotated[
         list[str] | None, typer.Argument(help="Operators (matmul) or functions (mypkg.mod:fn, ./file.py:fn).")
     ] = None,
-    all_rooms: Annotated[bool, typer.Option("--all", help="Every room.")] = False,
-    backend: Annotated[str | None, typer.Option(help="cpu or triton. Default: a room's all, a function's cpu.")] = None,
+    all_components: Annotated[bool, typer.Option("--all", help="Every component.")] = False,
+    backend: Annotated[
+        str | None, typer.Option(help="cpu or triton. Default: a component's all, a function's cpu.")
+    ] = None,
     promise: Annotated[list[str] | None, typer.Option(help="Only this promise; may be given several times.")] = None,
     like: Annotated[str | None, typer.Option(help="The operator that a function computes, e.g. linear.")] = None,
     format: Annotated[list[str] | None, typer.Option(help="Only float32, bfloat16 or float16.")] = None,
@@ -60,7 +63,7 @@ def check(
 
         others = (
             targets,
-            all_rooms,
+            all_components,
             promise,
             like,
             format,
@@ -79,16 +82,16 @@ def check(
     if record or instruction_set is not None:
         raise ValueError("check: --record and --instruction-set are about the portable goldens; say --portable too")
     if model is not None:
-        _refuse_mixture(targets, all_rooms, like, shape, recipe, seed, chain, seconds, thorough, case, order)
+        _refuse_mixture(targets, all_components, like, shape, recipe, seed, chain, seconds, thorough, case, order)
         _check_model(model, promise, backend, format, stock, as_json)
     if chain:
         _check_chain(promise, backend, format, seed, as_json)
     if stock:
         raise ValueError("check: --stock is about a model; say which with --model")
-    names = [*(targets or []), *(OPERATORS.rooms() if all_rooms else [])]
+    names = [*(targets or []), *(OPERATORS.components() if all_components else [])]
     if not names:
-        known = ", ".join(OPERATORS.rooms())
-        raise ValueError(f"check: name a room ({known}) or a function (mypkg.mod:fn), or say --all or --model")
+        known = ", ".join(OPERATORS.components())
+        raise ValueError(f"check: name a component ({known}) or a function (mypkg.mod:fn), or say --all or --model")
     selection = Selection(shape=parse_shape(shape), recipe=recipe, formats=tuple(format) if format else None, seed=seed)
     work = Plan(judgements=())
     for name in dict.fromkeys(names):

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from samebits.cli.commands.contract_evidence import collect, replay, sign, verify
-from samebits.cli.commands.contract_files import diff, graph, scaffold, validate
-from samebits.cli.commands.contract_rooms import (
+from samebits.cli.commands.contract_components import (
     Backend,
+    Components,
     Names,
     Receipts,
-    Rooms,
     Trusted,
     chosen,
     store_of,
-    trusted_rooms,
+    trusted_components,
 )
+from samebits.cli.commands.contract_evidence import collect, replay, sign, verify
+from samebits.cli.commands.contract_files import diff, graph, scaffold, validate
 from samebits.cli.console import Json, print_json, progress
 from samebits.cli.contract_tables import print_holes, print_matrix, print_mutants, print_receipts, status_document
 from samebits.contracts.receipts import Receipt
 
 if TYPE_CHECKING:
-    from samebits.contracts.registry import Room
+    from samebits.contracts.registry import Component
 
 app = typer.Typer(
     help="Contracts: validate, prove, audit, show, compare.", rich_markup_mode="rich", no_args_is_help=True
@@ -47,7 +47,7 @@ def prove(
     everything: Annotated[bool, typer.Option("--all", help="Also what is not stale.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes at a time.")] = 1,
     seed: Annotated[int, typer.Option(help="What level 3 draws from.")] = 1,
-    rooms: Rooms = None,
+    components: Components = None,
     trust: Trusted = None,
     receipts: Receipts = None,
     as_json: Json = False,
@@ -61,11 +61,17 @@ def prove(
     if not set(wanted) <= {1, 2, 3, 4} or jobs < 1:
         raise ValueError(f"prove: level={wanted}, jobs={jobs}; allowed: levels 1 to 4, at least one job")
     check_words(None, backend)
-    known, store, made = trusted_rooms(rooms, trust), store_of(receipts, rooms, writes=True), list[Receipt]()
+    known, store, made = (
+        trusted_components(components, trust),
+        store_of(receipts, components, writes=True),
+        list[Receipt](),
+    )
     work, present = list[Task](), Present(known)
-    for name, room in chosen(names, known).items():
+    for name, component in chosen(names, known).items():
         kept = store.read(name)
-        listed = [task for task in tasks(room, wanted, backend) if not only or (task.proof or task.obligation) in only]
+        listed = [
+            task for task in tasks(component, wanted, backend) if not only or (task.proof or task.obligation) in only
+        ]
         # Unless a backend is asked for by name, what cannot run here is another machine's work.
         listed = [task for task in listed if backend is not None or not task.lacks()]
         work += [task for task in listed if everything or unproved(task, kept, present, here=here)]
@@ -92,7 +98,9 @@ def prove(
     raise typer.Exit(1 if failed else 3 if errors else 0)
 
 
-def _run(work: list[Any], known: dict[str, Room], seed: int, jobs: int) -> Iterator[tuple[Any, list[Receipt] | str]]:
+def _run(
+    work: list[Any], known: dict[str, Component], seed: int, jobs: int
+) -> Iterator[tuple[Any, list[Receipt] | str]]:
     """Each task with its receipts, or with why it could not be judged."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from concurrent.futures.process import BrokenProcessPool
@@ -118,7 +126,7 @@ def _run(work: list[Any], known: dict[str, Room], seed: int, jobs: int) -> Itera
 def status(
     names: Names = None,
     backend: Backend = None,
-    rooms: Rooms = None,
+    components: Components = None,
     trust: Trusted = None,
     receipts: Receipts = None,
     mutants: Annotated[bool, typer.Option("--mutants", help="Each mutant and its killer.")] = False,
@@ -130,7 +138,7 @@ def status(
     from samebits.checker.standing import effective_levels, standings
 
     check_words(None, backend)
-    known, store = trusted_rooms(rooms, trust), store_of(receipts, rooms)
+    known, store = trusted_components(components, trust), store_of(receipts, components)
     found = standings(known, store)
     shown = {name: found[name] for name in chosen(names, known)}
     if mutants:
@@ -146,15 +154,19 @@ def status(
 
 @app.command()
 def audit(
-    names: Names = None, rooms: Rooms = None, trust: Trusted = None, receipts: Receipts = None, as_json: Json = False
+    names: Names = None,
+    components: Components = None,
+    trust: Trusted = None,
+    receipts: Receipts = None,
+    as_json: Json = False,
 ) -> None:
     """Follow every equation to its receipts and list each hole. Example: [bold]samebits contract audit[/bold]"""
     from samebits.checker.standing import holes, standings
 
-    known = trusted_rooms(rooms, trust)
-    found = standings(known, store_of(receipts, rooms))
+    known = trusted_components(components, trust)
+    found = standings(known, store_of(receipts, components))
     broken = [each for each in holes(known, found) if not names or each.contract in chosen(names, known)]
-    waiting = _planned() if rooms is None and not names else {}
+    waiting = _planned() if components is None and not names else {}
     if as_json:
         print_json(
             {

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.commands.contract_rooms import (
+from samebits.cli.commands.contract_components import (
+    Components,
     Names,
     Receipts,
-    Rooms,
     Trusted,
     chosen,
-    known_rooms,
+    known_components,
     store_of,
-    trusted_rooms,
+    trusted_components,
 )
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
 from samebits.contracts.store import Store
@@ -28,7 +28,7 @@ def replay(
     sample: Annotated[int | None, typer.Option(help="At most so many runs. Default: what fits the seconds.")] = None,
     seed: Annotated[str, typer.Option(help="What the sample is drawn by.")] = "1",
     seconds: Annotated[float, typer.Option(help="For all of them together.")] = 60.0,
-    rooms: Rooms = None,
+    components: Components = None,
     trust: Trusted = None,
     receipts: Receipts = None,
     as_json: Json = False,
@@ -43,9 +43,9 @@ def replay(
 
     if (sample is not None and sample < 1) or seconds <= 0:
         raise ValueError(f"replay: sample={sample}, seconds={seconds}; allowed: at least 1, more than 0")
-    known = trusted_rooms(rooms, trust)
+    known = trusted_components(components, trust)
     wanted = chosen(names, known)
-    found = {name: each for name, each in standings(known, store_of(receipts, rooms)).items() if name in wanted}
+    found = {name: each for name, each in standings(known, store_of(receipts, components)).items() if name in wanted}
     listed = candidates(known, [one for each in found.values() for one in each.receipts])
     edited = [line for each in found.values() for line in each.false]
     done: list[Replay] = []
@@ -86,14 +86,14 @@ def replay(
 
 def collect(
     folder: Annotated[Path, typer.Argument(help="A folder of receipts made elsewhere.")],
-    rooms: Rooms = None,
+    components: Components = None,
     receipts: Receipts = None,
 ) -> None:
     """Take over receipts of another machine; edited ones are refused. Example: [bold]contract collect h200[/bold]"""
     if not folder.is_dir():
         raise ValueError(f"collect: {folder} is no folder; a folder of receipts is needed")
-    theirs, store = Store(folder), store_of(receipts, rooms, writes=True)
-    taken = [receipt for name in known_rooms(rooms) for receipt in theirs.read(name)]
+    theirs, store = Store(folder), store_of(receipts, components, writes=True)
+    taken = [receipt for name in known_components(components) for receipt in theirs.read(name)]
     if not taken:
         raise ValueError(f"collect: {folder} has no receipt of a known contract")
     store.write(taken)
@@ -103,25 +103,25 @@ def collect(
 
 def sign(
     key: Annotated[Path, typer.Option(help="A private ssh key, like ~/.ssh/id_ed25519.")],
-    rooms: Rooms = None,
+    components: Components = None,
     receipts: Receipts = None,
 ) -> None:
     """Sign the folder of receipts. Example: [bold]samebits contract sign --key ~/.ssh/id_ed25519[/bold]"""
     from samebits.contracts.signing import sign as write_signature
 
-    print(f"written: {write_signature(store_of(receipts, rooms, writes=True).folder, key.expanduser())}")
+    print(f"written: {write_signature(store_of(receipts, components, writes=True).folder, key.expanduser())}")
 
 
 def verify(
     allowed_signers: Annotated[Path, typer.Option(help="Lines like `name ssh-ed25519 AAAA...`.")],
-    rooms: Rooms = None,
+    components: Components = None,
     receipts: Receipts = None,
     as_json: Json = False,
 ) -> None:
     """Check that signature, offline. Example: [bold]contract verify --allowed-signers signers.txt[/bold]"""
     from samebits.contracts.signing import verify as find_signer
 
-    folder = store_of(receipts, rooms).folder
+    folder = store_of(receipts, components).folder
     signer = find_signer(folder, allowed_signers.expanduser())
     if as_json:
         print_json({"holds": bool(signer), "signer": signer, "folder": str(folder)})

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samebits.cli.commands.contract_rooms import (
+from samebits.cli.commands.contract_components import (
+    Components,
     Receipts,
-    Rooms,
     Trusted,
-    known_rooms,
+    known_components,
     store_of,
+    trusted_components,
     trusted_folders,
-    trusted_rooms,
 )
 from samebits.cli.console import Json, print_json
 from samebits.records.durable import put_in_one_move
@@ -30,7 +30,7 @@ def validate(
     deep: Annotated[
         bool, typer.Option("--deep", help="Also import every object that a contract names, from trusted folders only.")
     ] = False,
-    rooms: Rooms = None,
+    components: Components = None,
     trust: Trusted = None,
     as_json: Json = False,
 ) -> None:
@@ -38,9 +38,9 @@ def validate(
     # Loaded here: other commands need not wait for it.
     from samebits.contracts.validating import validate as look_through
 
-    known = known_rooms(rooms)
-    files = paths or [room.folder / "contract.yaml" for room in known.values()]
-    trusted = trusted_folders(rooms, trust)
+    known = known_components(components)
+    files = paths or [component.folder / "contract.yaml" for component in known.values()]
+    trusted = trusted_folders(components, trust)
     problems = look_through(files, deep=deep, known=() if paths is None else known, trusted=trusted)
     if as_json:
         keys = ("line", "id", "message")
@@ -55,16 +55,17 @@ def validate(
 
 
 def scaffold(
-    name: Annotated[str, typer.Argument(help="The new room, in small letters: my_kernel.")],
+    name: Annotated[str, typer.Argument(help="The new component, in small letters: my_kernel.")],
     prefix: Annotated[str, typer.Option(help="Of its ids, in capitals: MK.")],
-    folder: Annotated[Path, typer.Option(help="The folder of rooms it goes to.")] = Path("."),
+    folder: Annotated[Path, typer.Option(help="The folder of components it goes to.")] = Path("."),
     package: Annotated[str | None, typer.Option(help="How that folder is imported. Default: its name.")] = None,
 ) -> None:
-    """Make a new room that fails until it is filled. Example: [bold]contract scaffold my_kernel --prefix MK[/bold]"""
-    from samebits.contracts.scaffold import scaffold as make_room
+    """Make a new component that fails until it is filled. Example: [bold]contract scaffold my_kernel --prefix
+    MK[/bold]"""
+    from samebits.contracts.scaffold import scaffold as make_component
 
-    room = make_room(name, prefix, folder, package or folder.resolve().name)
-    print(f"{room}: fill what `samebits contract validate {room}` names")
+    component = make_component(name, prefix, folder, package or folder.resolve().name)
+    print(f"{component}: fill what `samebits contract validate {component}` names")
 
 
 class Form(StrEnum):
@@ -78,7 +79,7 @@ class Form(StrEnum):
 def graph(
     form: Annotated[Form, typer.Option("--format", help="text, json, mermaid, dot or html.")] = Form.TEXT,
     write: Annotated[Path | None, typer.Option("--output", help="Write to this file instead of printing.")] = None,
-    rooms: Rooms = None,
+    components: Components = None,
     trust: Trusted = None,
     receipts: Receipts = None,
 ) -> None:
@@ -86,7 +87,7 @@ def graph(
     from samebits.cli.graph_page import render
     from samebits.contracts.graph_text import as_dot, as_json, as_mermaid, as_text
 
-    drawn = _graph(rooms, trust, receipts)
+    drawn = _graph(components, trust, receipts)
     texts = {Form.TEXT: as_text, Form.JSON: as_json, Form.MERMAID: as_mermaid, Form.DOT: as_dot, Form.HTML: render}
     if write is not None:
         refuse_unless_plain(write)
@@ -97,15 +98,15 @@ def graph(
     raise typer.Exit(1 if drawn.cycles() or drawn.dangling() else 0)
 
 
-def _graph(rooms: Path | None, trust: list[Path] | None, receipts: Path | None) -> Graph:
+def _graph(components: Path | None, trust: list[Path] | None, receipts: Path | None) -> Graph:
     from samebits.checker.standing import standings
     from samebits.contracts.graph import graph_of
     from samebits.contracts.planned import planned
 
-    known = trusted_rooms(rooms, trust)
-    found = standings(known, store_of(receipts, rooms))
-    contracts = {name: room.contract() for name, room in known.items()}
-    waiting = {} if rooms is not None else {name: each.depends_on for name, each in planned().items()}
+    known = trusted_components(components, trust)
+    found = standings(known, store_of(receipts, components))
+    contracts = {name: component.contract() for name, component in known.items()}
+    waiting = {} if components is not None else {name: each.depends_on for name, each in planned().items()}
     verdicts = {name: {each.verdict(backend) for backend in each.required} for name, each in found.items()}
     return graph_of(
         contracts,

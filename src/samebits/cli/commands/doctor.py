@@ -34,7 +34,7 @@ def doctor(as_json: Json = False) -> None:
         "compiled by": "unknown" if problem else native.compiler(),
         "used from": str(checkout() or "a wheel"),
     }
-    lacks = {backend: unavailable(backend, room=True) for backend in BACKENDS}
+    lacks = {backend: unavailable(backend, component=True) for backend in BACKENDS}
     packages = {name: installed(DISTRIBUTIONS.get(name, name)) for name in EXTRAS}
     if as_json:
         backends = {backend: {"runs": not lack, "reason": lack} for backend, lack in lacks.items()}

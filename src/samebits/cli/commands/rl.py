@@ -41,13 +41,15 @@ def rl(
     task: Annotated[str, typer.Option(help="addition or sorting, over bytes.")] = "addition",
     model: Annotated[str, typer.Option(help="The shape: tiny, small, 50m, ...; its weights are random.")] = "tiny",
     prompts: Annotated[int, typer.Option(help="Questions in a batch.")] = 8,
-    group: Annotated[int, typer.Option(help="Completions of each question.")] = 16,
-    updates: Annotated[int, typer.Option(help="Optimizer steps on each batch.")] = 1,
+    num_generations: Annotated[int, typer.Option(help="Completions of each question.")] = 16,
+    num_iterations: Annotated[int, typer.Option(help="Optimizer steps on each batch.")] = 1,
     lanes: Annotated[int, typer.Option(help="Chains into which the gradient is cut; copies on ranks share them.")] = 1,
-    micro: Annotated[int, typer.Option(help="Completions in one forward of the trainer. Changes no bit.")] = 32,
+    micro_batch_size: Annotated[
+        int, typer.Option(help="Completions in one forward of the trainer. Changes no bit.")
+    ] = 32,
     learning_rate: Annotated[float, typer.Option(help="Of AdamW.")] = 3e-3,
-    clip: Annotated[float, typer.Option(help="How far from 1 a ratio still counts.")] = 0.2,
-    kl: Annotated[float, typer.Option(help="Weight of the divergence from the first policy.")] = 0.0,
+    epsilon: Annotated[float, typer.Option(help="How far from 1 a ratio still counts.")] = 0.2,
+    beta: Annotated[float, typer.Option(help="Weight of the divergence from the first policy.")] = 0.0,
     stock: Annotated[
         bool | None,
         typer.Option("--stock/--no-stock", help="Stock torch alone, or samebits alone. Default: both, on one rank."),
@@ -66,7 +68,7 @@ def rl(
     from samebits.parallel.agreeing import agree
     from samebits.parallel.grid import Grid
     from samebits.parallel.launching import ranks
-    from samebits.parity.rl import Loop, Settings, byte_config
+    from samebits.parity.rl import Loop, RLConfig, byte_config
 
     if not 1 <= steps <= MOST_STEPS:
         raise ValueError(f"rl: steps is {steps}; allowed: 1 to {MOST_STEPS}")
@@ -77,13 +79,13 @@ def rl(
         "--seed": seed,
         "--task": task,
         "--prompts": prompts,
-        "--group": group,
-        "--updates": updates,
+        "--num-generations": num_generations,
+        "--num-iterations": num_iterations,
         "--learning-rate": learning_rate,
-        "--clip": clip,
-        "--kl": kl,
+        "--epsilon": epsilon,
+        "--beta": beta,
         "--lanes": lanes,
-        "--micro": micro,
+        "--micro-batch-size": micro_batch_size,
         "--tensor": tensor,
         "--stock": stock,
     }
@@ -95,17 +97,17 @@ def rl(
         wanted = both if stock is None else (stock,)
         loops = {
             each: Loop(
-                Settings(
+                RLConfig(
                     seed=seed,
                     task=task,
                     prompts=prompts,
-                    num_generations=group,
-                    num_iterations=updates,
-                    micro_batch_size=micro,
+                    num_generations=num_generations,
+                    num_iterations=num_iterations,
+                    micro_batch_size=micro_batch_size,
                     lanes=lanes,
                     learning_rate=learning_rate,
-                    epsilon=clip,
-                    beta=kl,
+                    epsilon=epsilon,
+                    beta=beta,
                     stock=each,
                 ),
                 config,

@@ -74,7 +74,7 @@ class Service:
     def unavailable(self) -> str | None:
         return "the server is stopping" if self.draining else self.loop.failure
 
-    def check_room(self, count: int) -> None:
+    def check_queue(self, count: int) -> None:
         if (reason := self.unavailable()) is not None:
             raise RefusedError(503, reason, retry_after=RETRY_SECONDS)
         if len(self.loop.open) + count > self.limits.queue:
@@ -138,9 +138,9 @@ class Service:
 
     def _most(self, asked: Asked, prompt: int) -> int:
         """How many tokens an answer may have; scoring a prompt alone takes a step, and with it a token."""
-        room = self.context - prompt
-        most = min(self.limits.max_tokens, room) if asked.max_tokens is None else max(1, asked.max_tokens)
-        if most < 1 or most > room:
+        left = self.context - prompt
+        most = min(self.limits.max_tokens, left) if asked.max_tokens is None else max(1, asked.max_tokens)
+        if most < 1 or most > left:
             wanted = f"{prompt} tokens of the prompt and {max(1, most)} of the answer are {prompt + max(1, most)}"
             raise RefusedError(
                 400, f"{wanted}; allowed: at most {self.context}", param="max_tokens", code="context_length_exceeded"
@@ -174,13 +174,13 @@ async def _chat(http: HttpRequest) -> ASGIApp:
 
 
 async def _answer(http: HttpRequest, *, chat: bool) -> ASGIApp:
-    """Checked to the end, then submitted; nothing can come between the check for room and the submission."""
+    """Checked to the end, then submitted; nothing can come between the check of the queue and the submission."""
     service: Service = http.app.state.service
-    service.check_room(1)
+    service.check_queue(1)
     with service.intake.body() as body:
         await _read(http, body, service.limits)
         asked, requests = await service.intake.run(body, partial(service.prepare, chat=chat), chat=chat)
-    service.check_room(len(requests))
+    service.check_queue(len(requests))
     identity = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"
     heading = Heading(id=identity, created=int(time.time()), model=service.name, chat=chat, tokenizer=service.tokenizer)
     exchange = Exchange(asked, requests, heading, service.loop, service.metrics, {"x-request-id": identity})

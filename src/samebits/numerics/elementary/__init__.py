@@ -1,4 +1,4 @@
-"""The door of the elementary functions: float32 in, float32 out, the same bits from numpy, C++ and Triton.
+"""The spec of the elementary functions: float32 in, float32 out, the same bits from numpy, C++ and Triton.
 
 `evaluate` runs the definition in numpy, `elementary` the C++ library; Triton kernels import the device functions from
 `samebits.numerics.elementary.triton_generated`, C++ kernels include `numerics/elementary/generated.h`."""

@@ -75,7 +75,7 @@ def emit_function(program: Program) -> str:
 
 
 def emit_choice(programs: Sequence[Program]) -> str:
-    """One door by name, for kernels that serve several functions."""
+    """One spec by name, for kernels that serve several functions."""
     lines = ["", "@triton.jit", "def apply(x, name: tl.constexpr):", '    """The function called `name`."""']
     for index, program in enumerate(programs):
         lines += [f'    {"elif" if index else "if"} name == "{program.name}":', f"        y = {program.name}(x)"]

@@ -1,4 +1,4 @@
-// Element by element on the CPU, for every room whose outputs each depend on one place of the inputs alone.
+// Element by element on the CPU, for every operator whose outputs each depend on one place of the inputs alone.
 #pragma once
 
 #include <algorithm>

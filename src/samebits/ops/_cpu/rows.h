@@ -1,4 +1,4 @@
-// Row by row on the CPU, for every room whose rows are independent: parts of vectors, shares of rows, storage types.
+// Row by row on the CPU, for every operator whose rows are independent: parts of vectors, shares of rows, storage types.
 #pragma once
 
 #include <algorithm>

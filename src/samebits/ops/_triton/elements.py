@@ -1,4 +1,4 @@
-"""Element by element in Triton, for every room whose outputs each depend on one place of the inputs alone.
+"""Element by element in Triton, for every operator whose outputs each depend on one place of the inputs alone.
 
 Knows no operator. A tensor is a line of N elements, cut into blocks; offsets are 64 bits wide."""
 

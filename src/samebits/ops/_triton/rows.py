@@ -1,4 +1,5 @@
-"""Row by row in Triton, for every room whose rows are independent: blocks of rows, the fold of lanes, launch numbers.
+"""Row by row in Triton, for every operator whose rows are independent: blocks of rows, the fold of lanes, launch
+numbers.
 
 Knows no operator. No sum is left to a reduction whose order the compiler would choose."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.recipes import make
 from samebits.ops.adamw import adamw_
 from samebits.ops.adamw.reference import SUBJECT, side_by_side64
@@ -77,8 +77,8 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     return [{"launch": RowLaunch(columns=columns, warps=warps)} for columns, warps in TRITON_COLUMNS_AND_WARPS]
 
 
-DOORS = {
-    "adamw": Door(
+SPECS = {
+    "adamw": OperatorSpec(
         name="adamw",
         row_arguments=("param", "grad", "exp_avg", "exp_avg_sq"),
         shared_arguments=(),

@@ -1,6 +1,6 @@
 """AdamW by Triton: one program takes a block of one tensor; every element is computed alone.
 
-Knows nothing of validation or empty tensors; the door does. The block and the warps decide speed alone."""
+Knows nothing of validation or empty tensors; the public function does. The block and the warps decide speed alone."""
 
 from __future__ import annotations
 

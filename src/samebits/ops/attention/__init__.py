@@ -1,4 +1,4 @@
-"""The door of attention: dense, padded, packed or against a cache, with its gradients; one definition for all of them.
+"""The spec of attention: dense, padded, packed or against a cache, with its gradients; one definition for all of them.
 
 A query's bits depend on that query, on the keys and values that it sees, and on nothing else: neither on the batch, on
 padding, on how a prompt is cut into chunks, nor on whether keys come from a tensor, a dense cache or pages.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded
+from samebits.contracts.spec import Arguments, Bounded
 from samebits.ops.attention.exact import Options, attention64, dense_weights, repeated
 from samebits.ops.attention.forms import BLOCK_KEYS
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, allowed_error

@@ -81,9 +81,9 @@ class Cache(ABC):
                 " they must agree"
             )
         grown = [length + count for length, count in zip(self.lengths, counts, strict=True)]
-        for n, (needed, room) in enumerate(zip(grown, self.capacity, strict=True)):
-            if needed > room:
-                raise ValueError(f"attention: sequence {n} needs {needed} keys, the cache has room for {room}")
+        for n, (needed, most) in enumerate(zip(grown, self.capacity, strict=True)):
+            if needed > most:
+                raise ValueError(f"attention: sequence {n} needs {needed} keys, the cache holds at most {most}")
         if sum(counts) == 0:
             return
         self._check_writing(grown)
@@ -114,13 +114,13 @@ class Cache(ABC):
     def _check(self) -> None:
         """That no kernel can be sent outside the storage: all of it may have been set since the cache was made."""
         _check_storage(self.k, self.v)
-        rooms = self.capacity
-        check_equal("attention", "the number of lengths", len(self.lengths), "that of sequences", len(rooms))
-        for n, (length, room) in enumerate(zip(self.lengths, rooms, strict=True)):
-            if type(length) is not int or not 0 <= length <= room:
+        operators = self.capacity
+        check_equal("attention", "the number of lengths", len(self.lengths), "that of sequences", len(operators))
+        for n, (length, operator) in enumerate(zip(self.lengths, operators, strict=True)):
+            if type(length) is not int or not 0 <= length <= operator:
                 wrong = ValueError if type(length) in (int, float) else TypeError
                 raise wrong(
-                    f"attention: lengths[{n}] is {length!r:.60}; allowed: 0 to {room}, the capacity of the cache"
+                    f"attention: lengths[{n}] is {length!r:.60}; allowed: 0 to {operator}, the capacity of the cache"
                 )
 
     @abstractmethod

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door, Function
+from samebits.contracts.spec import Arguments, Bounded, Function, OperatorSpec
 from samebits.numerics.recipes import make
 from samebits.ops.attention import DenseCache, PagedCache, attention
 from samebits.ops.attention.bounds import exact
@@ -219,8 +219,10 @@ def _exact_bytes(arguments: Arguments, dy: Tensor, error: Callable[[int], float]
     return {"output": Bounded(exact=exact_bytes, allowed=torch.zeros_like(exact_bytes))}
 
 
-def _door(name: str, forms: Mapping[str, Callable[..., Iterator[tuple[str, Results]]]], options: Options) -> Door:
-    return Door(
+def _spec(
+    name: str, forms: Mapping[str, Callable[..., Iterator[tuple[str, Results]]]], options: Options
+) -> OperatorSpec:
+    return OperatorSpec(
         name=name,
         row_arguments=("q", "k", "v"),
         shared_arguments=(),
@@ -233,12 +235,12 @@ def _door(name: str, forms: Mapping[str, Callable[..., Iterator[tuple[str, Resul
 
 
 _FORMS = {"padding": _padding, "chunk": _chunk, "cache": _cache}
-DOORS = {
-    "attention": _door("attention", _FORMS, Options()),
-    "full": _door("full", {"padding": _padding}, FULL),
-    "windowed": _door("windowed", _FORMS, WINDOWED),
-    "capped": _door("capped", _FORMS, CAPPED),
-    "held_bytes": Door(
+SPECS = {
+    "attention": _spec("attention", _FORMS, Options()),
+    "full": _spec("full", {"padding": _padding}, FULL),
+    "windowed": _spec("windowed", _FORMS, WINDOWED),
+    "capped": _spec("capped", _FORMS, CAPPED),
+    "held_bytes": OperatorSpec(
         name="held_bytes",
         row_arguments=("q", "k", "v"),
         shared_arguments=(),

@@ -27,7 +27,7 @@ def _named(causal: bool, windowed: bool) -> str:
 def _sees(
     z: Symbols, position: Whole, key: Whole, k_length: Whole, window: Whole, causal: bool, windowed: bool
 ) -> Truth:
-    """Who sees whom, in the words of the door: no later key if causal, none `window` or more away if windowed."""
+    """Who sees whom, in the words of the spec: no later key if causal, none `window` or more away if windowed."""
     visible = (key >= 0) & (key < k_length)
     if causal:
         visible = visible & (key <= position)

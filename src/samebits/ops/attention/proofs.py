@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.call import Call
-from samebits.contracts.door import Arguments
 from samebits.contracts.enumeration import (
     Chunk,
     Judge,
@@ -29,8 +28,9 @@ from samebits.contracts.enumeration import (
 )
 from samebits.contracts.loading import load_contract
 from samebits.contracts.proof import Proof
+from samebits.contracts.spec import Arguments
 from samebits.numerics.bits import compare
-from samebits.ops.attention.check import DOORS, launches
+from samebits.ops.attention.check import SPECS, launches
 from samebits.ops.attention.exact import WINDOWED
 from samebits.ops.launching import launching
 
@@ -73,11 +73,11 @@ def _own(*identifiers: str) -> dict[str, Judge]:
     return {identifier: predicate_of(CONTRACT, identifier) for identifier in identifiers}
 
 
-def _proof(door: str, judges: Mapping[str, Judge], twins: Mapping[str, Sequence[str]], share: int) -> Proof:
+def _proof(spec: str, judges: Mapping[str, Judge], twins: Mapping[str, Sequence[str]], share: int) -> Proof:
     part = "" if share == 1 else f", the first of {share} parts"
     return enumerated(
         CONTRACT,
-        DOORS[door],
+        SPECS[spec],
         partial(_both, share),
         judges,
         twins,
@@ -89,7 +89,7 @@ def _proof(door: str, judges: Mapping[str, Judge], twins: Mapping[str, Sequence[
 def every_short_sequence(share: int = 1) -> Proof:
     """Weights, ranges, causality, rows without a key, slots past the length, accuracy."""
     judges = _own("AT-OB1", "AT-OB2", "AT-OB3", "AT-OB5", "AT-OB6", "AT-OB10", "AT-OB16")
-    judges["AT-OB4"] = judges["AT-OB108"] = partial(within_its_bound, DOORS["attention"])
+    judges["AT-OB4"] = judges["AT-OB108"] = partial(within_its_bound, SPECS["attention"])
     twins = {
         "AT-OB1": ["AT-MU4"],
         "AT-OB2": ["AT-MU2"],
@@ -153,13 +153,13 @@ def _differs(plain: Mapping[str, Tensor], found: Mapping[str, Tensor], words: st
     return ""
 
 
-def _form(door: str, promise: str, call: Call) -> str:
-    """The door's own other forms of a call, forward."""
+def _form(spec: str, promise: str, call: Call) -> str:
+    """The spec's own other forms of a call, forward."""
 
     def function(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
         return call.again(options, q=q, k=k, v=v)
 
-    for words, results in DOORS[door].forms[promise](function, call.arguments, call.output, call.backend):
+    for words, results in SPECS[spec].forms[promise](function, call.arguments, call.output, call.backend):
         wrong = _differs({"output": call.output}, results, words)
         if wrong:
             return wrong
@@ -189,14 +189,14 @@ def every_form(share: int = 1) -> Proof:
 
 def every_full_sequence(share: int = 1) -> Proof:
     """Not causal: accuracy and padding."""
-    judges: dict[str, Judge] = {"AT-OB110": partial(within_its_bound, DOORS["full"]), "AT-OB111": _padded}
+    judges: dict[str, Judge] = {"AT-OB110": partial(within_its_bound, SPECS["full"]), "AT-OB111": _padded}
     return _proof("full", judges, {"AT-OB110": ["AT-MU111"], "AT-OB111": ["AT-MU112"]}, share)
 
 
 def every_capped_sequence(share: int = 1) -> Proof:
     """Scores bent: accuracy and caches."""
     judges: dict[str, Judge] = {
-        "AT-OB114": partial(within_its_bound, DOORS["capped"]),
+        "AT-OB114": partial(within_its_bound, SPECS["capped"]),
         "AT-OB115": partial(_form, "capped", "cache"),
     }
     return _proof("capped", judges, {"AT-OB114": ["AT-MU115"], "AT-OB115": ["AT-MU116"]}, share)
@@ -216,12 +216,12 @@ def every_place_in_a_window(tokens: int = WINDOWED.window + 5) -> Proof:
             yield Chunk(arguments=arguments, format="float32", members=len(q))
 
     judges: dict[str, Judge] = {
-        "AT-OB112": partial(within_its_bound, DOORS["windowed"]),
+        "AT-OB112": partial(within_its_bound, SPECS["windowed"]),
         "AT-OB113": partial(_form, "windowed", "chunk"),
     }
     return enumerated(
         CONTRACT,
-        DOORS["windowed"],
+        SPECS["windowed"],
         chunks,
         judges,
         {"AT-OB112": ["AT-MU113"], "AT-OB113": ["AT-MU114"]},
@@ -243,7 +243,7 @@ def every_sharing_of_heads() -> Proof:
     twins = {"AT-OB11": ["AT-MU9", "AT-MU10", "AT-MU11"], "AT-OB12": ["AT-MU10"], "AT-OB13": ["AT-MU12"]}
     return enumerated(
         CONTRACT,
-        DOORS["attention"],
+        SPECS["attention"],
         chunks,
         _own("AT-OB11", "AT-OB12", "AT-OB13"),
         twins,
@@ -263,11 +263,11 @@ def _shapes(tokens: int) -> Iterator[Chunk]:
         yield Chunk(arguments=arguments, format=format, members=1)
 
 
-def _over_shapes(door: str, identifier: str, mutant: str, tokens: int) -> Proof:
+def _over_shapes(spec: str, identifier: str, mutant: str, tokens: int) -> Proof:
     sizes = (3, 2, tokens, 3, 3)
     return enumerated(
         CONTRACT,
-        DOORS[door],
+        SPECS[spec],
         partial(_shapes, tokens),
         _own(identifier),
         {identifier: [mutant]},
@@ -300,7 +300,7 @@ def every_length_on_both(longest: int = 160) -> Proof:
     """The promise `device`: float32 on the CPU and on a GPU."""
     return same_on_both(
         CONTRACT,
-        DOORS["attention"],
+        SPECS["attention"],
         "AT-OB109",
         partial(_lengths, longest),
         expected=len(FOUR) ** 9 + longest,

@@ -1,7 +1,8 @@
 """Attention by Triton, forward: blocks of 64 keys at logical positions, left to right, for prefill and decode alike.
 
-Knows nothing of autograd, validation or empty batches; the door does. Tile, warps, stages, the way in which keys are
-loaded and whether the heads of a group share a tile decide speed alone. The backward pass is beside this file."""
+Knows nothing of autograd, validation or empty batches; the public function does. Tile, warps, stages, the way in which
+keys are loaded and whether the heads of a group share a tile decide speed alone. The backward pass is beside this
+file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The door of cross-entropy: `cross_entropy` of hidden states and a head's weight, without the logits in memory.
+"""The spec of cross-entropy: `cross_entropy` of hidden states and a head's weight, without the logits in memory.
 
 A row's loss and gradient depend on that row, its target and the weight alone; a mean also on its denominator, which may
-be given, so that micro-batches agree. Kernels are those of room `logprob`; reference.py says the order. For a sum or a
-mean on the CPU the gradients' float32 sums are computed beside the loss (one_pass.py), elsewhere in the backward
+be given, so that micro-batches agree. Kernels are those of operator `logprob`; reference.py says the order. For a sum
+or a mean on the CPU the gradients' float32 sums are computed beside the loss (one_pass.py), elsewhere in the backward
 pass: the order, and so the bits, are the same."""
 
 from __future__ import annotations

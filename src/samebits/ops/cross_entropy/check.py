@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.ops.cross_entropy import cross_entropy
 from samebits.ops.cross_entropy.reference import cross_entropy64
 from samebits.ops.logprob import check as logprob
@@ -46,8 +46,8 @@ def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, ba
     return sums
 
 
-DOORS = {
-    "cross_entropy": Door(
+SPECS = {
+    "cross_entropy": OperatorSpec(
         name="cross_entropy",
         row_arguments=("hidden", "targets"),
         shared_arguments=("weight",),

@@ -7,8 +7,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments
 from samebits.contracts.finite import FINITE_BFLOAT16, FiniteSet, finite_bfloat16, product
+from samebits.contracts.spec import Arguments
 from samebits.ops.logprob.check import IGNORED
 
 # First logits of a part of the pairs: 2 * 16 * 65,280 rows are half a gigabyte with everything that judges them.

@@ -1,4 +1,4 @@
-"""Cross-entropy, said plainly, on top of the log-probabilities of room `logprob`, which say the order of a row.
+"""Cross-entropy, said plainly, on top of the log-probabilities of operator `logprob`, which say the order of a row.
 
 loss[m] = 0 - logprob[m]; ignored rows give +0. The total is a chain over rows, ascending from +0: acc + loss. The mean
 is total * fl(1 / denominator); the denominator is the number of rows that are not ignored, unless it is given.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
 from samebits.ops.distill_loss import distill_loss
@@ -143,8 +143,8 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     return [{"launch": RowLaunch(rows=rows, warps=warps)} for rows, warps in TRITON_ROWS_AND_WARPS]
 
 
-DOORS = {
-    "distill_loss": Door(
+SPECS = {
+    "distill_loss": OperatorSpec(
         name="distill_loss",
         row_arguments=("student_logits", "teacher_logits", "targets"),
         shared_arguments=(),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments
 from samebits.contracts.finite import FiniteSet, product
+from samebits.contracts.spec import Arguments
 from samebits.ops.distill_loss.check import IGNORE_INDEX
 
 GRID = 64

@@ -1,7 +1,7 @@
 """The distillation loss by Triton: a program takes whole rows, and every sum over the vocabulary runs in 256 lanes.
 
-Knows nothing of autograd, validation or empty tensors; the door does. Rows and warps of a program decide speed alone:
-no sum is left to a reduction whose order the compiler would choose; maxima are exact in any order."""
+Knows nothing of autograd, validation or empty tensors; the public function does. Rows and warps of a program decide
+speed alone: no sum is left to a reduction whose order the compiler would choose; maxima are exact in any order."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.elementary import philox_uint32_native
 from samebits.numerics.recipes import make
 from samebits.ops.embedding import embedding_gradient_
@@ -60,8 +60,8 @@ def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, ba
     return sums
 
 
-DOORS = {
-    "embedding": Door(
+SPECS = {
+    "embedding": OperatorSpec(
         name="embedding",
         row_arguments=("ids",),
         shared_arguments=("weight",),

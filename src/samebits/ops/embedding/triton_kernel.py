@@ -1,7 +1,8 @@
 """The embedding by Triton: rows are copied; in the gradient a program owns columns of a table row, and so their chains.
 
-Knows nothing of autograd, validation or empty tensors; the door does. A stable sort of the ids brings the positions of
-a row together without changing their order; integers sort the same everywhere. Rows, columns and warps decide speed."""
+Knows nothing of autograd, validation or empty tensors; the public function does. A stable sort of the ids brings the
+positions of a row together without changing their order; integers sort the same everywhere. Rows, columns and warps
+decide speed."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
 from samebits.ops.gelu import gelu
@@ -107,8 +107,8 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     return [{"launch": ElementLaunch(block=block, warps=warps)} for block, warps in TRITON_BLOCKS_AND_WARPS]
 
 
-DOORS = {
-    "gelu": Door(
+SPECS = {
+    "gelu": OperatorSpec(
         name="gelu",
         row_arguments=("x",),
         shared_arguments=(),
@@ -117,7 +117,7 @@ DOORS = {
         exact=_exact,
         launches=launches,
     ),
-    "gelu_tanh": Door(
+    "gelu_tanh": OperatorSpec(
         name="gelu_tanh",
         row_arguments=("x",),
         shared_arguments=(),

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from samebits.contracts.door import Arguments
 from samebits.contracts.enumeration import Chunk, by_triton, same_on_both
 from samebits.contracts.loading import load_contract
 from samebits.contracts.proof import Proof
+from samebits.contracts.spec import Arguments
 from samebits.ops.elements import FINITE, every_number, finite_numbers
-from samebits.ops.gelu.check import DOORS
+from samebits.ops.gelu.check import SPECS
 
 CONTRACT = load_contract(Path(__file__).with_name("contract.yaml"))
 # From here on x*x leaves float32, and the gradient by tanh is not a number.
@@ -31,7 +31,7 @@ def _proof(identifier: str, below: float = math.inf) -> Proof:
     """All obligations that the contract's entry names."""
     identifiers = CONTRACT.proofs[identifier].obligations
     subject = CONTRACT.subjects[CONTRACT.obligations[identifiers[0]].subject]
-    return every_number(CONTRACT, DOORS[subject.door], identifiers, _alone, below)
+    return every_number(CONTRACT, SPECS[subject.spec], identifiers, _alone, below)
 
 
 def by_the_error_function() -> Proof:
@@ -66,10 +66,10 @@ def _in_float32() -> Iterator[Chunk]:
 
 def _on_both(identifier: str) -> Proof:
     """The promise `device` for every finite 16-bit number, in float32."""
-    door = DOORS[CONTRACT.subjects[CONTRACT.obligations[identifier].subject].door]
+    spec = SPECS[CONTRACT.subjects[CONTRACT.obligations[identifier].subject].spec]
     return same_on_both(
         CONTRACT,
-        door,
+        spec,
         identifier,
         _in_float32,
         expected=sum(FINITE.values()),

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door, Function, Probe
+from samebits.contracts.spec import Arguments, Bounded, Function, OperatorSpec, Probe
 from samebits.numerics.probes import Encoding
 from samebits.numerics.recipes import make
 from samebits.ops.grad_norm import clip_grad_norm_, grad_norm, grad_square_sum
@@ -99,8 +99,8 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     return [{"launch": RowLaunch(columns=columns, warps=warps)} for columns, warps in TRITON_COLUMNS_AND_WARPS]
 
 
-DOORS = {
-    "grad_square_sum": Door(
+SPECS = {
+    "grad_square_sum": OperatorSpec(
         name="grad_square_sum",
         row_arguments=("x",),
         shared_arguments=(),
@@ -112,7 +112,7 @@ DOORS = {
         probe=_probe,
         encoding=_encoding,
     ),
-    "grad_norm": Door(
+    "grad_norm": OperatorSpec(
         name="grad_norm",
         row_arguments=("x",),
         shared_arguments=(),
@@ -122,7 +122,7 @@ DOORS = {
         launches=launches,
         differentiable=False,
     ),
-    "clip_grad_norm_": Door(
+    "clip_grad_norm_": OperatorSpec(
         name="clip_grad_norm_",
         row_arguments=("x",),
         shared_arguments=(),

@@ -1,6 +1,6 @@
 """Integer facts of the gradient norm, for all sizes: pieces of 65536, lanes within a piece, lanes over their sums.
 
-Models the loops of the kernels; lanes and elements are those that all rooms share."""
+Models the loops of the kernels; lanes and elements are those that all operators share."""
 
 from __future__ import annotations
 

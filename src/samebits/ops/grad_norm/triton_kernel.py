@@ -1,7 +1,7 @@
 """Gradient norms by Triton: one program adds the squares of one piece, one more program adds the pieces' sums.
 
-Knows nothing of validation or empty tensors; the door does. Warps and blocks decide speed alone: no sum is left to a
-reduction whose order the compiler would choose. The norm never leaves the device."""
+Knows nothing of validation or empty tensors; the public function does. Warps and blocks decide speed alone: no sum is
+left to a reduction whose order the compiler would choose. The norm never leaves the device."""
 
 from __future__ import annotations
 

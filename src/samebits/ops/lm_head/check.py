@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door, Function, Probe
+from samebits.contracts.spec import Arguments, Bounded, Function, OperatorSpec, Probe
 from samebits.ops.lm_head import tied_weight_gradient_
 from samebits.ops.lm_head.reference import lm_head64, tied_gradient64
 from samebits.ops.matmul import check as matmul
@@ -97,8 +97,8 @@ def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, ba
     return sums
 
 
-DOORS = {
-    "lm_head": Door(
+SPECS = {
+    "lm_head": OperatorSpec(
         name="lm_head",
         row_arguments=("hidden",),
         shared_arguments=("weight",),
@@ -109,7 +109,7 @@ DOORS = {
         launches=launches,
         resume=_resume,
     ),
-    "tied_gradient": Door(
+    "tied_gradient": OperatorSpec(
         name="tied_gradient",
         row_arguments=("hidden", "dlogits", "ids", "dembedding"),
         shared_arguments=(),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.elementary.philox import philox_uint32_native
 from samebits.numerics.recipes import make
@@ -19,7 +19,7 @@ from samebits.ops.logprob import selected_logprob_weight_gradient_
 from samebits.ops.logprob.reference import BLOCK, logprob64
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, FLOAT64_ROUNDOFF, allowed_error
 
-# The doors' default, which every call of a checker uses.
+# The specs' default, which every call of a checker uses.
 IGNORED = -100
 
 
@@ -109,8 +109,8 @@ def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, ba
     return sums
 
 
-DOORS = {
-    "selected_logprob": Door(
+SPECS = {
+    "selected_logprob": OperatorSpec(
         name="selected_logprob",
         row_arguments=("hidden", "ids"),
         shared_arguments=("weight",),

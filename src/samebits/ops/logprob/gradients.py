@@ -1,8 +1,8 @@
 """Gradients of selected log-probabilities, a chunk of the vocabulary at a time: no more of the logits ever exists.
 
-A chunk's dz is made by the room's kernel from hidden, weight and the saved log-sum-exp; the products are matmul's.
+A chunk's dz is made by the operator's kernel from hidden, weight and the saved log-sum-exp; the products are matmul's.
 Chunks start at multiples of a vocabulary block, where the chain over the vocabulary can be resumed: their size decides
-memory and speed, never bits. Knows nothing of autograd and validation; the door does."""
+memory and speed, never bits. Knows nothing of autograd and validation; the spec does."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Forward: a tile of 256 columns is one vocabulary block; it leaves its largest logit, its folded sum and, where it holds
 a row's token, that token's logit. A second kernel merges the blocks, ascending. Backward: the tile becomes dz and is
-stored in the storage dtype. Knows nothing of autograd, validation or empty tensors; the door does. Rows of a tile,
-warps, stages and loads decide speed alone."""
+stored in the storage dtype. Knows nothing of autograd, validation or empty tensors; the public function does. Rows of a
+tile, warps, stages and loads decide speed alone."""
 
 from __future__ import annotations
 

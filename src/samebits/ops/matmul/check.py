@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door, Function, Probe
+from samebits.contracts.spec import Arguments, Bounded, Function, OperatorSpec, Probe
 from samebits.numerics.recipes import make
 from samebits.ops.launching import cpu_launches
 from samebits.ops.matmul import matmul_accumulate_
@@ -114,8 +114,8 @@ def _resume_matmul(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | N
     return sums
 
 
-DOORS = {
-    "linear": Door(
+SPECS = {
+    "linear": OperatorSpec(
         name="linear",
         row_arguments=("x",),
         shared_arguments=("weight", "bias"),
@@ -128,7 +128,7 @@ DOORS = {
         optional_arguments=("bias",),
         exact_specials=True,
     ),
-    "matmul": Door(
+    "matmul": OperatorSpec(
         name="matmul",
         row_arguments=("a",),
         shared_arguments=("b",),

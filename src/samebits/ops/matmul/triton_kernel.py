@@ -1,7 +1,8 @@
 """Matrix product by Triton on Hopper: one chain over K, ascending, in float32, rounded once.
 
-Knows nothing of autograd, validation or zero sizes; the door does. A tile, its warps, its stages and the way in which
-operands are loaded decide speed alone: an output belongs to one accumulator, which meets the products in order of k."""
+Knows nothing of autograd, validation or zero sizes; the public function does. A tile, its warps, its stages and the way
+in which operands are loaded decide speed alone: an output belongs to one accumulator, which meets the products in order
+of k."""
 
 from __future__ import annotations
 

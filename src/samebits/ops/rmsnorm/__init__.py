@@ -1,4 +1,4 @@
-"""The door of RMSNorm: `rmsnorm` with an optional residual, its statistic, its gradients, the resumed weight gradient.
+"""The spec of RMSNorm: `rmsnorm` with an optional residual, its statistic, its gradients, the resumed weight gradient.
 
 A row's bits depend on that row and the weight alone. The order of a row's sum is fixed by its width: 256 lanes, folded
 by halves. The weight's gradient is a chain over rows that may stop and go on in `rmsnorm_weight_gradient_`."""

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door, Function, Probe
 from samebits.contracts.orders import sum_error
+from samebits.contracts.spec import Arguments, Bounded, Function, OperatorSpec, Probe
 from samebits.numerics.elementary import MAXIMUM_ULP, evaluate
 from samebits.numerics.probes import Encoding
 from samebits.numerics.recipes import make
@@ -20,7 +20,7 @@ from samebits.ops.rounding import FLOAT32_ROUNDOFF, allowed_error
 
 # The weight's gradient needs at least 16 rows a tile for its dot.
 TRITON_ROWS_AND_WARPS = ((16, 1), (16, 4), (32, 8))
-# The doors' default, which every call of a checker uses.
+# The specs' default, which every call of a checker uses.
 EPSILON = 1e-6
 
 
@@ -114,8 +114,8 @@ def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, ba
     return sums
 
 
-DOORS = {
-    "rmsnorm": Door(
+SPECS = {
+    "rmsnorm": OperatorSpec(
         name="rmsnorm",
         row_arguments=("x",),
         shared_arguments=("weight",),
@@ -127,7 +127,7 @@ DOORS = {
         own_numbers={"eps": (EPSILON, 1e-5, 1e-8, 2.0**-23, 1e-12, 0.0)},
         exact_zero_signs=True,
     ),
-    "rmsnorm_statistic": Door(
+    "rmsnorm_statistic": OperatorSpec(
         name="rmsnorm_statistic",
         row_arguments=("x",),
         shared_arguments=("weight",),

@@ -1,4 +1,4 @@
-"""Integer facts of rmsnorm, for all sizes: rows and lanes as in all rooms of rows, and the weight's chain.
+"""Integer facts of rmsnorm, for all sizes: rows and lanes as in all operators of rows, and the weight's chain.
 
 Runs the real `block_of` on unknowns; models the loop over rows and the C++."""
 

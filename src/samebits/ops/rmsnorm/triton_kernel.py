@@ -1,7 +1,7 @@
 """RMSNorm by Triton: a row's sum runs in 256 lanes of fused multiply-adds that are folded by halves.
 
-Knows nothing of autograd, validation or empty tensors; the door does. Rows, columns and warps of a program decide speed
-alone: no sum is left to a reduction whose order the compiler would choose."""
+Knows nothing of autograd, validation or empty tensors; the public function does. Rows, columns and warps of a program
+decide speed alone: no sum is left to a reduction whose order the compiler would choose."""
 
 from __future__ import annotations
 

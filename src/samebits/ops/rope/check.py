@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
 from samebits.ops.launching import cpu_launches
@@ -18,7 +18,7 @@ from samebits.ops.rope.scaling import attention_factor, frequencies
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, allowed_error
 
 TRITON_PAIRS_HEADS_AND_WARPS = ((16, 1, 1), (32, 4, 2), (64, 8, 4), (128, 2, 8))
-# The doors' default, which every call of a checker uses.
+# The specs' default, which every call of a checker uses.
 THETA = 10000.0
 LONGEST = 32768
 YARN: Final = RopeScaling(kind="yarn", factor=4.0, original_max_position_embeddings=4096)
@@ -86,8 +86,8 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     ]
 
 
-DOORS = {
-    "rope": Door(
+SPECS = {
+    "rope": OperatorSpec(
         name="rope",
         row_arguments=("x", "positions"),
         shared_arguments=(),
@@ -97,7 +97,7 @@ DOORS = {
         launches=launches,
         without_gradient=("positions",),
     ),
-    "rope_scaled": Door(
+    "rope_scaled": OperatorSpec(
         name="rope_scaled",
         row_arguments=("x", "positions"),
         shared_arguments=(),

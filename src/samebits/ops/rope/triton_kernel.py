@@ -1,6 +1,7 @@
 """Rotary position embedding by Triton: a program computes its token's sines and cosines once and turns all its heads.
 
-Knows nothing of autograd, validation or empty tensors; the door does. Pairs, heads and warps decide speed alone."""
+Knows nothing of autograd, validation or empty tensors; the public function does. Pairs, heads and warps decide speed
+alone."""
 
 from __future__ import annotations
 

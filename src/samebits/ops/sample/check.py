@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.recipes import make
 from samebits.ops.launching import cpu_launches
 from samebits.ops.sample import sample
@@ -69,8 +69,8 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     return [{"launch": RowLaunch(rows=1, columns=columns, warps=warps)} for columns, warps in TRITON_LAUNCHES]
 
 
-DOORS = {
-    "sample": Door(
+SPECS = {
+    "sample": OperatorSpec(
         name="sample",
         row_arguments=("logits", "requests", "positions"),
         shared_arguments=(),

@@ -1,7 +1,7 @@
 """Sampling by Triton: one program draws one row's token in passes over its logits, and stores nothing but that.
 
-Knows nothing of validation or empty tensors; the door does. Columns and warps of a program decide speed alone: counts
-and maxima are exact in any order, and sums of exponentials run in 256 lanes that are folded by halves."""
+Knows nothing of validation or empty tensors; the public function does. Columns and warps of a program decide speed
+alone: counts and maxima are exact in any order, and sums of exponentials run in 256 lanes that are folded by halves."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
 from samebits.ops.launching import cpu_launches
@@ -89,8 +89,8 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     return [{"launch": RowLaunch(rows=rows, columns=columns, warps=warps)} for rows, columns, warps in TRITON_LAUNCHES]
 
 
-DOORS = {
-    "softmax": Door(
+SPECS = {
+    "softmax": OperatorSpec(
         name="softmax",
         row_arguments=("x",),
         shared_arguments=(),
@@ -100,7 +100,7 @@ DOORS = {
         launches=launches,
         exact_zero_signs=True,
     ),
-    "log_softmax": Door(
+    "log_softmax": OperatorSpec(
         name="log_softmax",
         row_arguments=("x",),
         shared_arguments=(),

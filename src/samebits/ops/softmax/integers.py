@@ -1,6 +1,6 @@
 """Integer facts of softmax, for all sizes: each row has one program or thread, each term one lane, all lie in bounds.
 
-Runs the real `block_of` on unknowns; the claims are those that all rooms of rows share."""
+Runs the real `block_of` on unknowns; the claims are those that all operators of rows share."""
 
 from __future__ import annotations
 

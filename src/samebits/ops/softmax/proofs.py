@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.call import Call
-from samebits.contracts.door import Function
 from samebits.contracts.enumeration import (
     Chunk,
     Judge,
@@ -31,12 +30,13 @@ from samebits.contracts.enumeration import (
 from samebits.contracts.loading import load_contract
 from samebits.contracts.orders import declared_order
 from samebits.contracts.proof import Proof
+from samebits.contracts.spec import Function
 from samebits.numerics.bits import compare
 from samebits.numerics.order import text
 from samebits.numerics.triples import triples
 from samebits.ops.launching import launching
 from samebits.ops.softmax import log_softmax, softmax
-from samebits.ops.softmax.check import DOORS, launches
+from samebits.ops.softmax.check import SPECS, launches
 from samebits.ops.softmax.properties import OTHER_DTYPES
 
 CONTRACT = load_contract(Path(__file__).with_name("contract.yaml"))
@@ -110,7 +110,7 @@ def _accurate(call: Call) -> str:
         return ""
     x, y = call.arguments["x"][far], call.output[far]
     x, y = x.cpu(), y.cpu()
-    bounded = DOORS["softmax"].exact({"x": x}, torch.ones_like(y), call.sum_error)["output"]
+    bounded = SPECS["softmax"].exact({"x": x}, torch.ones_like(y), call.sum_error)["output"]
     wrong = ~((y.double() - bounded.exact).abs() <= bounded.allowed)
     return f"{int(wrong.sum())} beyond the bound; first row {x[wrong.any(-1)][0].tolist()}" if bool(wrong.any()) else ""
 
@@ -125,7 +125,7 @@ def every_pair_of_bfloat16(firsts: int = FINITE["bfloat16"]) -> Proof:
     twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB3": ["SM-MU4"], "SM-OB7": ["SM-MU105"]}
     return enumerated(
         CONTRACT,
-        DOORS["softmax"],
+        SPECS["softmax"],
         partial(_pairs, "bfloat16", firsts),
         judges,
         twins,
@@ -141,7 +141,7 @@ def every_difference_of_bfloat16(largest: int = FINITE["bfloat16"] - 1) -> Proof
     differences = _differences(largest)
     return enumerated(
         CONTRACT,
-        DOORS["softmax"],
+        SPECS["softmax"],
         partial(_pairs_by_difference, largest),
         judges,
         twins,
@@ -158,11 +158,11 @@ def _alone() -> Iterator[Chunk]:
 def every_number_alone() -> Proof:
     """n = 1 over all finite numbers of both 16-bit formats."""
     judges = _own("SM-OB1", "SM-OB2", "SM-OB3", "SM-OB5")
-    judges["SM-OB7"] = partial(within_its_bound, DOORS["softmax"])
+    judges["SM-OB7"] = partial(within_its_bound, SPECS["softmax"])
     twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB5": ["SM-MU2"], "SM-OB7": ["SM-MU105"]}
     return enumerated(
         CONTRACT,
-        DOORS["softmax"],
+        SPECS["softmax"],
         _alone,
         judges,
         twins,
@@ -183,10 +183,10 @@ def every_logarithm_of_a_pair(firsts: int = 512) -> Proof:
             yield Chunk(arguments={"x": x}, format="float16", members=len(numbers))
 
     judges = _own("SM-OB9")
-    judges["SM-OB111"] = partial(within_its_bound, DOORS["log_softmax"])
+    judges["SM-OB111"] = partial(within_its_bound, SPECS["log_softmax"])
     return enumerated(
         CONTRACT,
-        DOORS["log_softmax"],
+        SPECS["log_softmax"],
         chunks,
         judges,
         {"SM-OB9": ["SM-MU5"], "SM-OB111": ["SM-MU111"]},
@@ -206,7 +206,7 @@ def every_exact_shift() -> Proof:
 
     return enumerated(
         CONTRACT,
-        DOORS["softmax"],
+        SPECS["softmax"],
         chunks,
         _own("SM-OB4"),
         {"SM-OB4": ["SM-MU1"]},
@@ -229,7 +229,7 @@ def every_constant_row(longest: int = LONGEST_ROW) -> Proof:
 
     return enumerated(
         CONTRACT,
-        DOORS["softmax"],
+        SPECS["softmax"],
         chunks,
         _own("SM-OB6"),
         {"SM-OB6": ["SM-MU2"]},
@@ -249,7 +249,7 @@ def every_refusal(largest: int = 16) -> Proof:
 
     return enumerated(
         CONTRACT,
-        DOORS["softmax"],
+        SPECS["softmax"],
         chunks,
         _own("SM-OB10"),
         {"SM-OB10": ["SM-MU6"]},
@@ -315,11 +315,11 @@ def _cube_side(values: int) -> int:
     return round(math.pow(values, 2 / 3))
 
 
-def _arranged(door: str, judges: Mapping[str, Judge], twins: Mapping[str, Sequence[str]], values: int) -> Proof:
+def _arranged(spec: str, judges: Mapping[str, Judge], twins: Mapping[str, Sequence[str]], values: int) -> Proof:
     side = _cube_side(values)
     return enumerated(
         CONTRACT,
-        DOORS[door],
+        SPECS[spec],
         partial(_grid, values),
         judges,
         twins,
@@ -359,10 +359,10 @@ def _widths(longest: int) -> Iterator[Chunk]:
 
 def _on_both(identifier: str, longest: int = 600) -> Proof:
     """The promise `device`: float32 on the CPU and on a GPU."""
-    door = DOORS[CONTRACT.subjects[CONTRACT.obligations[identifier].subject].door]
+    spec = SPECS[CONTRACT.subjects[CONTRACT.obligations[identifier].subject].spec]
     return same_on_both(
         CONTRACT,
-        door,
+        spec,
         identifier,
         partial(_widths, longest),
         expected=4 * longest + 25**3,

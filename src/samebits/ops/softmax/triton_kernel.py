@@ -1,7 +1,8 @@
 """Softmax by Triton: a row's exponentials are added in 256 lanes that are folded by halves.
 
-Knows nothing of autograd, validation or empty tensors; the door does. Rows, columns and warps of a program decide speed
-alone: maxima are exact in any order, and no sum is left to a reduction whose order the compiler would choose."""
+Knows nothing of autograd, validation or empty tensors; the public function does. Rows, columns and warps of a program
+decide speed alone: maxima are exact in any order, and no sum is left to a reduction whose order the compiler would
+choose."""
 
 from __future__ import annotations
 

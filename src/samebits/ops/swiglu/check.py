@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
 from samebits.ops.launching import cpu_launches
@@ -59,8 +59,8 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     return [{"launch": ElementLaunch(block=block, warps=warps)} for block, warps in TRITON_BLOCKS_AND_WARPS]
 
 
-DOORS = {
-    "swiglu": Door(
+SPECS = {
+    "swiglu": OperatorSpec(
         name="swiglu",
         row_arguments=("gate", "up"),
         shared_arguments=(),

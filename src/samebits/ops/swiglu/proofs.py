@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments
 from samebits.contracts.loading import load_contract
 from samebits.contracts.proof import Proof
+from samebits.contracts.spec import Arguments
 from samebits.ops.elements import every_number
-from samebits.ops.swiglu.check import DOORS
+from samebits.ops.swiglu.check import SPECS
 
 CONTRACT = load_contract(Path(__file__).with_name("contract.yaml"))
 
@@ -24,4 +24,4 @@ def _beside_ones(numbers: Tensor) -> Arguments:
 
 def every_gate() -> Proof:
     """What a SiLU must be."""
-    return every_number(CONTRACT, DOORS["swiglu"], CONTRACT.proofs["SG-PR1"].obligations, _beside_ones)
+    return every_number(CONTRACT, SPECS["swiglu"], CONTRACT.proofs["SG-PR1"].obligations, _beside_ones)

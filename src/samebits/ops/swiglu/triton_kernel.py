@@ -1,6 +1,6 @@
 """SwiGLU by Triton: one pass over the elements; the backward pass recomputes the sigmoid instead of storing it.
 
-Knows nothing of autograd, validation or empty tensors; the door does. Block and warps decide speed alone."""
+Knows nothing of autograd, validation or empty tensors; the public function does. Block and warps decide speed alone."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""What keeps a training run alive, one room each: optimizer, gradients, buffers. A room is a folder with a contract."""
+"""What keeps a training run alive, one component each: optimizer, gradients, buffers. A component is a folder with a
+contract."""

@@ -11,11 +11,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments
+from samebits.contracts.spec import Arguments
 from samebits.nn.strategy import Operators
 from samebits.numerics.exactly import inverse_root
 from samebits.parity.chain import Chain, Sizes, make_text, make_weights
-from samebits.parity.stability.doors import numbers
+from samebits.parity.stability.specs import numbers
 
 SIZES = Sizes(width=32, heads=2, key_heads=1, head=16, inner=48, vocabulary=50)
 # The recipe whose weights are as a training run starts with them.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from samebits.contracts.door import Arguments
-from samebits.parity.stability.doors import door, numbers
+from samebits.contracts.spec import Arguments
+from samebits.parity.stability.specs import numbers, spec
 
 
 def _make_product(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
@@ -39,12 +39,12 @@ def _make_kept(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arg
     return {"keys": numbers(recipe, shape, seed, format), "storage": torch.zeros(*shape)}
 
 
-DOORS = {
-    "product_into": door("product_into", "MKN", _make_product, rows=("a", "accumulator"), shared=("b",)),
-    "norm_gradient_into": door(
+SPECS = {
+    "product_into": spec("product_into", "MKN", _make_product, rows=("a", "accumulator"), shared=("b",)),
+    "norm_gradient_into": spec(
         "norm_gradient_into", "MH", _make_norm, rows=("dy", "x", "statistic"), shared=("accumulator",)
     ),
-    "gate_gradients": door("gate_gradients", "MH", _make_gate, rows=("gate", "up")),
-    "step_of": door("step_of", "MH", _make_step, rows=("param", "grad", "exp_avg", "exp_avg_sq")),
-    "kept": door("kept", "MH", _make_kept, rows=("keys",), shared=("storage",)),
+    "gate_gradients": spec("gate_gradients", "MH", _make_gate, rows=("gate", "up")),
+    "step_of": spec("step_of", "MH", _make_step, rows=("param", "grad", "exp_avg", "exp_avg_sq")),
+    "kept": spec("kept", "MH", _make_kept, rows=("keys",), shared=("storage",)),
 }

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from samebits.contracts.door import Arguments
-from samebits.parity.stability.doors import door, fractions, numbers
+from samebits.contracts.spec import Arguments
 from samebits.parity.stability.embed_grad import VOCABULARY
+from samebits.parity.stability.specs import fractions, numbers, spec
 
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
@@ -17,4 +17,4 @@ def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Argument
     return {"dy": numbers(recipe, (steps, tokens, width), 2 * seed + 1, format), "ids": ids}
 
 
-DOORS = {"embed_grad": door("embed_grad", "STH", _make, rows=("dy", "ids"))}
+SPECS = {"embed_grad": spec("embed_grad", "STH", _make, rows=("dy", "ids"))}

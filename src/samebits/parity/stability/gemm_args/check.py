@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from samebits.contracts.door import Arguments
-from samebits.parity.stability.doors import door, numbers
+from samebits.contracts.spec import Arguments
 from samebits.parity.stability.gemm_args import HEAD
+from samebits.parity.stability.specs import numbers, spec
 
 
 def _make_linear(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
@@ -30,8 +30,8 @@ def _make_attention(shape: Sequence[int], recipe: str, format: str, seed: int) -
     return {name: numbers(recipe, (tokens, heads * HEAD), 3 * seed + i, format) for i, name in enumerate("qkv")}
 
 
-DOORS = {
-    "linear_in_guards": door("linear_in_guards", "MKN", _make_linear, rows=("x",), shared=("weight",)),
-    "accumulate_in_guards": door("accumulate_in_guards", "MKN", _make_accumulate, rows=("x", "dy")),
-    "attention_in_guards": door("attention_in_guards", "TH", _make_attention, rows=("q", "k", "v")),
+SPECS = {
+    "linear_in_guards": spec("linear_in_guards", "MKN", _make_linear, rows=("x",), shared=("weight",)),
+    "accumulate_in_guards": spec("accumulate_in_guards", "MKN", _make_accumulate, rows=("x", "dy")),
+    "attention_in_guards": spec("attention_in_guards", "TH", _make_attention, rows=("q", "k", "v")),
 }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from samebits.contracts.door import Arguments
-from samebits.parity.stability.doors import door, numbers
+from samebits.contracts.spec import Arguments
+from samebits.parity.stability.specs import numbers, spec
 
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
     return {"param": numbers(recipe, shape, seed, format)}
 
 
-DOORS = {"gpu_init": door("gpu_init", "MH", _make, rows=("param",))}
+SPECS = {"gpu_init": spec("gpu_init", "MH", _make, rows=("param",))}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from samebits.contracts.door import Arguments
+from samebits.contracts.spec import Arguments
 from samebits.parity.stability import small_chain
-from samebits.parity.stability.doors import door, numbers
+from samebits.parity.stability.specs import numbers, spec
 
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
@@ -25,7 +25,7 @@ def _make_residual(shape: Sequence[int], recipe: str, format: str, seed: int) ->
     }
 
 
-DOORS = {
-    "gradflow": door("gradflow", "TL", _make, rows=("hidden", "targets", "upstream"), shared=("weights",)),
-    "residual": door("residual", "MH", _make_residual, rows=("x", "residual"), shared=("weight",), differentiable=True),
+SPECS = {
+    "gradflow": spec("gradflow", "TL", _make, rows=("hidden", "targets", "upstream"), shared=("weights",)),
+    "residual": spec("residual", "MH", _make_residual, rows=("x", "residual"), shared=("weight",), differentiable=True),
 }

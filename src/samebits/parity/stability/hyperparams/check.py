@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from samebits.contracts.door import Arguments
-from samebits.parity.stability.doors import door, fractions, numbers
+from samebits.contracts.spec import Arguments
+from samebits.parity.stability.specs import fractions, numbers, spec
 
 # The configuration that the constructor's defaults were once taken for.
 FIRST = (0.9, 0.95, 1e-8, 0.1)
@@ -31,4 +31,4 @@ def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Argument
     }
 
 
-DOORS = {"hyperparams": door("hyperparams", "MTH", _make, rows=("config", "param", "grads"))}
+SPECS = {"hyperparams": spec("hyperparams", "MTH", _make, rows=("config", "param", "grads"))}

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from samebits.contracts.door import Arguments
+from samebits.contracts.spec import Arguments
 from samebits.parity.stability import small_chain
-from samebits.parity.stability.doors import door, fractions
+from samebits.parity.stability.specs import fractions, spec
 
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
@@ -19,8 +19,8 @@ def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Argument
     return {**made, "upstream": torch.full((tokens,), -1.0 / tokens), "rates": rates}
 
 
-DOORS = {
-    "train_stable": door(
+SPECS = {
+    "train_stable": spec(
         "train_stable", "TLS", _make, rows=("hidden", "targets", "upstream"), shared=("weights", "rates")
     )
 }

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from samebits.contracts.door import Arguments
-from samebits.parity.stability.doors import door, fractions
+from samebits.contracts.spec import Arguments
+from samebits.parity.stability.specs import fractions, spec
 from samebits.parity.stability.training_config import COLUMNS
 
 # Every fifth model is large: 398,509,056 weights.
@@ -72,4 +72,4 @@ def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Argument
     return {"plans": torch.from_numpy(np.stack([made[name] for name in COLUMNS], 1))}
 
 
-DOORS = {"training_config": door("training_config", "M", _make, rows=("plans",))}
+SPECS = {"training_config": spec("training_config", "M", _make, rows=("plans",))}

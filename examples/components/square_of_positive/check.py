@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.recipes import make
 
 
@@ -36,8 +36,8 @@ def _launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     return []
 
 
-DOORS = {
-    "square_of_positive": Door(
+SPECS = {
+    "square_of_positive": OperatorSpec(
         name="square_of_positive",
         row_arguments=("x",),
         shared_arguments=(),

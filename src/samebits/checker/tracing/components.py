@@ -1,4 +1,4 @@
-"""How the tracer calls each room: small tensors with named rows, through the room's own launch code.
+"""How the tracer calls each component: small tensors with named rows, through the component's own launch code.
 
 Knows which axis of a tensor is the batch and which launches must not matter; knows no expression. Imports Triton, so
 only the tracing process imports this."""
@@ -36,7 +36,7 @@ Outputs = dict[str, Output]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One function of a room, traced for every format, batch and launch."""
+    """One function of a component, traced for every format, batch and launch."""
 
     words: str
     call: Callable[[Memory, torch.dtype, Any], Outputs]
@@ -44,7 +44,7 @@ class Case:
     rows: Callable[[Any], int]
     """How many rows of output a batch has, all results together."""
     launches: Callable[[str], Sequence[object]]
-    """None among them is what the room chooses by itself."""
+    """None among them is what the component chooses by itself."""
     formats: Sequence[str] = HALVES
     finite: bool = False
     branch: bool | None = None
@@ -52,15 +52,15 @@ class Case:
     """Planted faults that must be refused; `neighbour` only where there are rows."""
 
 
-def kernels(room: str) -> Any:
-    return import_module(f"samebits.ops.{room}.triton_kernel")
+def kernels(component: str) -> Any:
+    return import_module(f"samebits.ops.{component}.triton_kernel")
 
 
-def checked_launches(room: str, *more: object) -> Callable[[str], Sequence[object]]:
-    """What the room's own checker forces, and what the room chooses."""
+def checked_launches(component: str, *more: object) -> Callable[[str], Sequence[object]]:
+    """What the component's own checker forces, and what the component chooses."""
 
     def launches(format: str) -> Sequence[object]:
-        forced = import_module(f"samebits.ops.{room}.check").launches("triton", format)
+        forced = import_module(f"samebits.ops.{component}.check").launches("triton", format)
         return [None, *(each["launch"] for each in forced), *more]
 
     return launches

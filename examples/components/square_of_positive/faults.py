@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from rooms.square_of_positive import square_of_positive
+from components.square_of_positive import square_of_positive
 from torch import Tensor
 
 

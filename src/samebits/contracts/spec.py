@@ -1,6 +1,6 @@
 """How a checker drives a function it did not write: which arguments are rows, which are shared, and what is exact.
 
-A room describes each of its functions by one Door; the checker knows doors and no operator."""
+A component describes each of its functions by one OperatorSpec; the checker knows specs and no operator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Bounded:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Door:
+class OperatorSpec:
     """One function, as a checker sees it. Arguments go by name; the first axis of a row argument is the batch."""
 
     name: str

@@ -1,7 +1,7 @@
 """A kernel of one's own, bound by a contract of one's own: the square of what is positive, as some models use it.
 
-samebits contract prove --rooms examples/rooms
-samebits contract status --rooms examples/rooms"""
+samebits contract prove --components examples/components
+samebits contract status --components examples/components"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Doors of the stability rooms: judged by their own predicates alone, so nothing is said of bounds or launch numbers.
+"""OperatorSpecs of the stability components: judged by their own predicates alone, so nothing is said of bounds or
+launch numbers.
 
-Knows no room."""
+Knows no component."""
 
 from __future__ import annotations
 
@@ -10,20 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.contracts.door import Arguments, Bounded, Door
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.elementary.philox import philox_uint32_native
 from samebits.numerics.recipes import make
 
 
 def _exact(arguments: Arguments, _: Tensor, __: Callable[[int], float]) -> Mapping[str, Bounded]:
-    raise ValueError("a stability room states no bound by element; allowed: the predicates of its contract")
+    raise ValueError("a stability component states no bound by element; allowed: the predicates of its contract")
 
 
 def _launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     return []
 
 
-def door(
+def spec(
     name: str,
     axes: str,
     make: Callable[[Sequence[int], str, str, int], Arguments],
@@ -32,9 +33,9 @@ def door(
     shared: tuple[str, ...] = (),
     differentiable: bool = False,
     without_gradient: tuple[str, ...] = (),
-) -> Door:
-    """A door through which only predicates go."""
-    return Door(
+) -> OperatorSpec:
+    """A spec through which only predicates go."""
+    return OperatorSpec(
         name=name,
         row_arguments=rows,
         shared_arguments=shared,

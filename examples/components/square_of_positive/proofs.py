@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from rooms.square_of_positive import square_of_positive
-from rooms.square_of_positive.faults import of_the_magnitude
+from components.square_of_positive import square_of_positive
+from components.square_of_positive.faults import of_the_magnitude
 from torch import Tensor
 
 from samebits.contracts.proof import Proof

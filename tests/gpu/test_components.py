@@ -1,4 +1,5 @@
-"""The rooms on the GPU: every promise of every contract, one kernel per row of the launch table, cuBLAS beside ours."""
+"""The components on the GPU: every promise of every contract, one kernel per row of the launch table, cuBLAS beside
+ours."""
 
 from __future__ import annotations
 
@@ -39,30 +40,30 @@ def tensor(recipe: str, shape: tuple[int, ...], seed: int, dtype: torch.dtype) -
     return torch.from_numpy(make(recipe, shape, seed, str(dtype).removeprefix("torch."))).to(dtype).cuda()
 
 
-ROOMS = sorted(OPERATORS.rooms())
+COMPONENTS = sorted(OPERATORS.components())
 
 
-def promised(room: str) -> list[str]:
+def promised(component: str) -> list[str]:
     """What a contract asks of Triton; what it asks of the CPU alone (bytes held, say) has no finding here."""
-    contract = OPERATORS.rooms()[room].contract()
+    contract = OPERATORS.components()[component].contract()
     obligations = contract.obligations.values()
     return sorted({each.word for each in obligations if "triton" in contract.subjects[each.subject].orders})
 
 
-PROMISED = {room: promised(room) for room in ROOMS}
+PROMISED = {component: promised(component) for component in COMPONENTS}
 Findings = list[dict[str, Any]]
 
 
 FORMATS = ("float32", "bfloat16", "float16")
 
 
-def judged(room: str, promise: str, formats: Sequence[str] = FORMATS) -> Findings:
+def judged(component: str, promise: str, formats: Sequence[str] = FORMATS) -> Findings:
     """One promise of an operator by Triton, or `device` on both backends, in a process of its own."""
     options = [] if promise == "device" else ["--backend", "triton"]
     options += [word for each in formats for word in ("--format", each)]
-    command = [sys.executable, "-m", "samebits.cli", "check", room, "--promise", promise, *options, "--json"]
+    command = [sys.executable, "-m", "samebits.cli", "check", component, "--promise", promise, *options, "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.startswith("{"), f"{room} {promise}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    assert done.stdout.startswith("{"), f"{component} {promise}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     findings: Findings = json.loads(done.stdout)["findings"]
     return findings
 
@@ -76,18 +77,21 @@ def reports() -> Iterator[dict[tuple[str, str], list[Future[Findings]]]]:
             ("attention", "tile"): [pool.submit(judged, "attention", "tile", (each,)) for each in FORMATS]
         }
         # By promise, so that not all processes of an operator compile its kernels at the same time.
-        pairs = sorted(((promise, room) for room in ROOMS for promise in PROMISED[room]), key=lambda pair: pair[0])
-        for promise, room in pairs:
-            if (room, promise) not in found:
-                found[room, promise] = [pool.submit(judged, room, promise)]
+        pairs = sorted(
+            ((promise, component) for component in COMPONENTS for promise in PROMISED[component]),
+            key=lambda pair: pair[0],
+        )
+        for promise, component in pairs:
+            if (component, promise) not in found:
+                found[component, promise] = [pool.submit(judged, component, promise)]
         yield found
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_promise_holds(room: str, reports: dict[tuple[str, str], list[Future[Findings]]]) -> None:
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_every_promise_holds(component: str, reports: dict[tuple[str, str], list[Future[Findings]]]) -> None:
     """Every planted fault caught, too."""
-    for promise in PROMISED[room]:
-        findings = [finding for report in reports[room, promise] for finding in report.result()]
+    for promise in PROMISED[component]:
+        findings = [finding for report in reports[component, promise] for finding in report.result()]
         lines = [
             f"{each['obligation']} {each['subject']} {promise}: {each['verdict']} {each['detail']}" for each in findings
         ]
@@ -139,8 +143,8 @@ def test_layouts_and_alignment_do_not_matter(dtype: torch.dtype) -> None:
     expected = matmul(a, b)
 
     def shifted(matrix: torch.Tensor) -> torch.Tensor:
-        room = torch.empty(matrix.numel() + 3, dtype=dtype, device="cuda")
-        return room[3:].view(matrix.shape).copy_(matrix)
+        storage = torch.empty(matrix.numel() + 3, dtype=dtype, device="cuda")
+        return storage[3:].view(matrix.shape).copy_(matrix)
 
     for left in (a, a.T.contiguous().T, torch.cat([a, a], 1)[:, :250], shifted(a), torch.stack([a, a], 2)[:, :, 0]):
         for right in (b, b.T.contiguous().T, shifted(b)):
