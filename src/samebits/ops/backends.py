@@ -14,7 +14,7 @@ MODULES = {"cpu": "cpu_kernel", "triton": "triton_kernel", "reference": "referen
 
 
 @cache
-def kernel_module(operator: str, package: str, backend: str, device: torch.device) -> Any:
+def kernel_module(package: str, operator: str, backend: str, device: torch.device) -> Any:
     """`cpu_kernel`, `triton_kernel` or `reference` of a package; one line where Triton cannot run here."""
     if backend == "triton":
         from samebits.ops._triton.device import require_cuda
