@@ -17,7 +17,7 @@ from samebits.parallel.world import World
 from samebits.parity.stock import STOCK
 from samebits.train.configuration import TrainConfig
 from samebits.train.data import Data
-from samebits.train.order import sequences_of
+from samebits.train.data_order import sequences_of
 from samebits.train.trainer import numbers_of
 
 

@@ -177,7 +177,7 @@ def train(steps: int, mode: Any, attention: str) -> list[dict[str, float]]:
             train_dataset=datasets.Dataset.from_list([{"prompt": prompt} for prompt in asked]),
         )
         trainer.remove_callback(PrinterCallback)
-        # TRL's own choice is a fused step whose sums nobody vouches for.
+        # TRL's own choice is a fused step whose sums nobody confirms.
         trainer.optimizer = ops.AdamW(trainer.model.parameters(), lr=LEARNING_RATE)
         for model in (trainer.model, trainer.ref_model):
             model.model.register_forward_pre_hook(own_positions, with_kwargs=True)
@@ -203,7 +203,7 @@ def main() -> None:
         for step, each in enumerate(logged, 1):
             ratio = f"{each[LEAST]:.9g} to {each[MOST]:.9g}"
             print(f"{step:>4}  {each['reward']:>8.4f}  {each[DIFFERENCE]:>18.3g}  {ratio:>23}  {each['kl']:>15.9g}")
-    print(f"\nran as they are, not vouched for: {dict(mode.unvouched)}")
+    print(f"\nran as they are, not vouched for: {dict(mode.unverified)}")
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def test_a_case_is_text_that_can_be_read_back(text: str) -> None:
         ("3x4 colour=red", "'colour=red' is unknown; allowed: format, seed"),
         ("3x4 layouts=a:q", "layout='q' cannot be read"),
         ("3x4 pick=x", "pick='x' cannot be read"),
-        ("3x4 threads=many", "threads='many' is no number"),
+        ("3x4 threads=many", "threads='many' is not a number"),
         ("3x4 reuse=yes", "reuse takes no value"),
         ("3x4 mode=quick", "mode='quick' is unknown; allowed: plain"),
     ],

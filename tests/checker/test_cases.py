@@ -33,7 +33,7 @@ def test_a_domain_is_every_combination_and_can_be_narrowed() -> None:
     [
         ({"recipe": "mild"}, "recipe='mild' is unknown; allowed: normal"),
         ({"formats": ("float8",)}, "format='float8' is unknown; allowed: float32, bfloat16, float16"),
-        ({"seed": -1}, r"seed must lie in 0..2\^31-1, got seed=-1"),
+        ({"seed": -1}, r"seed must be in 0..2\^31-1, got seed=-1"),
         ({"shape": (3, 0, 2)}, "shape must be sizes of at least 1, got shape=3x0x2"),
     ],
 )

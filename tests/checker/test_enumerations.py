@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from samebits.checker.enumerating import enumerate_set
-from samebits.checker.enumerations import enumerated
+from samebits.checker.exhaustive import enumerate_set
+from samebits.checker.finite_proofs import enumerated
 from samebits.checker.targets import OPERATORS, import_object
 from samebits.contracts.finite import FINITE_BFLOAT16, finite_bfloat16, product
 from samebits.contracts.ladder import backends_of
@@ -40,13 +40,13 @@ def test_every_enumeration_that_a_contract_names_is_tried_here() -> None:
         entry.object.rpartition(":")[2]
         for component in OPERATORS.components().values()
         for entry in component.contract().proofs.values()
-        if entry.object.startswith("samebits.checker.enumerations:")
+        if entry.object.startswith("samebits.checker.finite_proofs:")
     }
     here = {each for each in named if not each.endswith(("_by_triton", "_on_both"))}
     assert here == {f"{component}_{name}" for component, name in PARTS} | LONG
     by_triton = {each.removesuffix("_by_triton") for each in named if each.endswith("_by_triton")}
     assert by_triton == here - {"cross_entropy_grid_of_pairs"} | GPU_ONLY
-    assert all(callable(import_object(f"samebits.checker.enumerations:{each}")) for each in named)
+    assert all(callable(import_object(f"samebits.checker.finite_proofs:{each}")) for each in named)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens where there is no GPU")

@@ -168,7 +168,7 @@ def test_the_command_judges_a_folder(folder: Path, capsys: pytest.CaptureFixture
             ("matmul", "--model", "smollm2"),
             "check: --model goes with --promise, --backend, --format, --stock and --json",
         ),
-        (("matmul", "--stock"), "check: --stock is about a model; say which with --model"),
+        (("matmul", "--stock"), "check: --stock requires --model"),
         (("--model", "nothing"), "no model at 'nothing'; allowed: a folder with config.json"),
         (("--model", "smollm2", "--format", "float32", "--format", "bfloat16"), "in one format at a time"),
         (("--model", "smollm2", "--format", "float8"), "format='float8' is unknown; allowed: float32"),

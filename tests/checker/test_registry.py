@@ -31,7 +31,7 @@ def test_the_operators_are_components_with_specs() -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nowhere is no folder; a folder of components is needed"):
+    with pytest.raises(ValueError, match="nowhere is not a folder; pass a folder of components"):
         components(tmp_path / "nowhere", "mine")
 
 

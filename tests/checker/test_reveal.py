@@ -42,7 +42,10 @@ def test_a_narrow_format_is_replayed_on_more_vectors() -> None:
             {"function": torch.mm, "n": 8, "backend": "tpu"},
             "unknown backend 'tpu'; did you mean 'cpu'? known: cpu, triton",
         ),
-        ({"function": torch.atan2, "n": 8}, "on one tensor of 8 values; say which spec it is like"),
+        (
+            {"function": torch.atan2, "n": 8},
+            "on one tensor of 8 values; pass `like` (--like) to call it as an operator",
+        ),
         ({"function": "rmsnorm", "n": 8}, "the statistic shows its sum for 4, 16, 64, 256"),
         ({"function": "rmsnorm", "n": 16, "like": "rmsnorm"}, "rmsnorm: no function like 'rmsnorm' shows its sum"),
     ],

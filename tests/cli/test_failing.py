@@ -13,7 +13,7 @@ import pytest
 from tests.train.small_run import TEXT
 
 from samebits.cli import app, main
-from samebits.cli.failing import one_line, wants_json
+from samebits.cli.errors import one_line, wants_json
 
 SMALL = (
     "--set",
@@ -104,7 +104,7 @@ def test_what_nobody_expected_is_a_line_too(
 
 
 def make(kind: str, path: Path) -> None:
-    """Something that is no plain file, at a path."""
+    """Something that is not a regular file, at a path."""
     if kind == "a pipe":
         os.mkfifo(path)
     elif kind == "a folder":

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samebits.ops
+from samebits.cli.graph_layout import layered
 from samebits.cli.graph_page import TALL, WIDE, draw, render
-from samebits.cli.layers import layered
 from samebits.contracts.graph import Graph, Node, graph_of
 from samebits.contracts.loading import load_contract
 from samebits.contracts.planned import planned

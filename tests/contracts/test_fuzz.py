@@ -1,4 +1,4 @@
-"""Whatever stands in a contract's file, loading it gives a contract or one line: no crash, no hang, no code run."""
+"""Whatever is in a contract's file, loading it gives a contract or one line: no crash, no hang, no code run."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_what_a_change_voids() -> None:
     assert shown.dependents("a") == ["b", "c", "d"]
     assert shown.dependencies("d") == ["a", "b", "c"]
     assert shown.dependents("e") == []
-    with pytest.raises(ValueError, match="'x' is no contract; known: a, b"):
+    with pytest.raises(ValueError, match="'x' is not a contract; known: a, b"):
         shown.dependents("x")
 
 

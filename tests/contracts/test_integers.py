@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from samebits.contracts.integers import Claim, prove, queries
+from samebits.contracts.integer_proofs import Claim, prove, queries
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import SolverMissingError, Symbols, Truth
 

@@ -16,7 +16,7 @@ from tests.contracts.evidence import made_up
 
 from samebits.checker import environment
 from samebits.checker.present import Present
-from samebits.checker.standing import shortfalls, standings
+from samebits.checker.status import shortfalls, standings
 from samebits.checker.targets import OPERATORS
 from samebits.cli.commands.contract_components import known_components
 from samebits.contracts.graph import graph_of

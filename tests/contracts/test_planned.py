@@ -102,7 +102,7 @@ def test_an_id_in_two_files_is_refused(tmp_path: Path) -> None:
     """Planted fault."""
     (tmp_path / "stream_sync.yaml").write_text(GOOD)
     (tmp_path / "stream_wait.yaml").write_text(GOOD.replace("contract: stream_sync", "contract: stream_wait"))
-    with pytest.raises(ContractError, match="STREAMSYNC-OB1 already stands in stream_sync"):
+    with pytest.raises(ContractError, match="STREAMSYNC-OB1 is already in stream_sync"):
         planned(tmp_path)
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.contracts.evidence import made_up
 
 from samebits.checker.present import Present
-from samebits.checker.standing import ContractStanding, effective_levels, holes, shortfalls, standings
+from samebits.checker.status import ContractStanding, effective_levels, holes, shortfalls, standings
 from samebits.contracts.receipts import ELSEWHERE, FRESH, STALE, Facts, Receipt, compared
 from samebits.contracts.registry import Component, components
 from samebits.contracts.store import ReceiptError, Store
@@ -125,7 +125,7 @@ def test_an_edited_receipt_is_false_and_refused(own: Path) -> None:
 
 
 def test_an_edited_machine_is_false_too(own: Path) -> None:
-    """What many receipts share stands in one line; changing it changes all of them."""
+    """What many receipts share is in one line; changing it changes all of them."""
     path, lines = lines_of(own)
     path.write_text("\n".join(line.replace('"torch": "', '"torch": "9') for line in lines) + "\n")
     assert len(found(own)[1][NAME].false) >= 8

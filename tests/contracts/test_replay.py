@@ -11,7 +11,7 @@ from tests.contracts.evidence import made_up, receipts_of
 from samebits.checker.present import Present
 from samebits.checker.proving import Task, tasks
 from samebits.checker.replaying import Candidate, candidates, judged, replay, sampled
-from samebits.checker.standing import standings
+from samebits.checker.status import standings
 from samebits.checker.targets import OPERATORS
 from samebits.cli.commands.contract_components import known_components
 from samebits.contracts.receipts import FALSE, Receipt, compared

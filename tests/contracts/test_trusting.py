@@ -9,7 +9,7 @@ import pytest
 
 from samebits.cli import main
 from samebits.contracts.registry import CONTRACT_FILE
-from samebits.contracts.trusting import refusal
+from samebits.contracts.trust import refusal
 from samebits.native.sources import PACKAGE
 
 SOFTMAX = PACKAGE / "ops" / "softmax" / CONTRACT_FILE

@@ -58,9 +58,9 @@ def test_names_prefixes_and_ids_stand_once(tmp_path: Path) -> None:
     first = component(tmp_path, "a", SOFTMAX)
     second = component(tmp_path, "b", SOFTMAX)
     messages = [problem.message for problem in validate([tmp_path])]
-    assert f"contract 'softmax' stands in {first} as well" in messages
-    assert f"prefix 'SM' stands in {first} as well" in messages
-    assert f"id 'FALSIFY-SM-001' stands in {first} as well" in messages
+    assert f"contract 'softmax' is in {first} as well" in messages
+    assert f"prefix 'SM' is in {first} as well" in messages
+    assert f"id 'FALSIFY-SM-001' is in {first} as well" in messages
     assert {problem.path for problem in validate([tmp_path])} == {second}
     assert validate([tmp_path / "a", first, tmp_path / "a"]) == []
 

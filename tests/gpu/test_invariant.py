@@ -51,7 +51,7 @@ def test_a_sequence_keeps_its_bits_in_every_form(make: Make, kind: str, dtype: t
         with torch.no_grad():
             for sizes in ((5, 1, 9, 2), (1,) * 17):
                 assert same_bits(in_parts(model, sequences[row], sizes), alone[0])
-    assert mode.routed and not mode.unvouched
+    assert mode.routed and not mode.unverified
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -75,7 +75,7 @@ def test_attention_is_the_same_alone_and_padded(dtype: torch.dtype) -> None:
             seen &= torch.arange(total, device="cuda") >= before
             whole = run(*(each.cuda() for each in beside_noise(parts, before, after)), attn_mask=seen)
             assert all(same_bits(a[0], b[1, :, before : before + 37]) for a, b in zip(alone, whole, strict=True))
-    assert mode.routed[NAME] == 4 and not mode.unvouched
+    assert mode.routed[NAME] == 4 and not mode.unverified
 
 
 @pytest.mark.parametrize("name", FAMILIES)

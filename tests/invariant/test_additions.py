@@ -104,7 +104,7 @@ def test_clipping_and_optimizers_work_in_every_form(foreach: bool | None) -> Non
             norm = nn.utils.clip_grad_norm_(weights, 1.0, foreach=form)
             for optimizer in (torch.optim.AdamW(weights, foreach=form), torch.optim.SGD(weights, 0.1, foreach=form)):
                 optimizer.step()
-        assert not mode.unvouched
+        assert not mode.unverified
         return [norm, *(weight.detach() for weight in weights)]
 
     assert all(same_bits(a, b) for a, b in zip(step(foreach), step(False), strict=True))

@@ -112,7 +112,7 @@ def test_it_is_caught_however_it_is_called(dtype: torch.dtype, grad: str) -> Non
             torch.ops.aten.scaled_dot_product_attention,
         ):
             assert same_bits(function(q, k, v, None, 0.0, True), wanted)
-    assert mode.routed[NAME] == 3 and not mode.unvouched
+    assert mode.routed[NAME] == 3 and not mode.unverified
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

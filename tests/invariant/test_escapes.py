@@ -105,7 +105,7 @@ def test_packages_scripts_and_replays_are_refused() -> None:
     assert scripted(X).shape == X.shape
     with invariant_mode(strict=False) as mode:
         scripted(X)
-    assert mode.unvouched["ScriptFunction.__call__"] == 1
+    assert mode.unverified["ScriptFunction.__call__"] == 1
 
 
 def _scripted(x: Tensor) -> Tensor:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from samebits.invariant import InvariantError, invariant_mode
+from samebits.invariant.compound import WHOLE
 from samebits.invariant.harmless import HARMLESS, HARMLESS_IF, HARMLESS_OFF_CPU
 from samebits.invariant.refused import REASONS
 from samebits.invariant.routed import RESUMED, ROUTED, ROUTED_ON_CPU
-from samebits.invariant.whole import WHOLE
 from samebits.numerics.bits import same_bits
 from samebits.ops.matmul import matmul
 
@@ -91,7 +91,7 @@ def test_rows_keep_their_bits_and_values_are_right(
             for start, stop in ((0, 1), (32, 33), (5, 12)):
                 part = run(rows[start:stop])
                 assert all(same_bits(a, b[start:stop]) for a, b in zip(part, whole, strict=True))
-        assert mode.routed and not mode.unvouched
+        assert mode.routed and not mode.unverified
     if dtype == torch.float32:
         for each in ("W", "B"):
             monkeypatch.setitem(module, each, module[each].double())
@@ -191,7 +191,7 @@ def test_what_nobody_vouches_for_is_refused_or_listed(name: str) -> None:
     assert "\n" not in str(raised.value)
     with invariant_mode(strict=False) as mode:
         found = function()
-    assert mode.unvouched and found is not None
+    assert mode.unverified and found is not None
 
 
 def test_the_error_names_operation_shapes_and_module() -> None:
@@ -227,7 +227,7 @@ def test_what_cannot_change_an_order_passes(name: str) -> None:
     plain = HARMLESS_CALLS[name]()
     with invariant_mode() as mode:
         found = HARMLESS_CALLS[name]()
-    assert not mode.routed and not mode.unvouched
+    assert not mode.routed and not mode.unverified
     for a, b in zip(torch.utils._pytree.tree_leaves(plain), torch.utils._pytree.tree_leaves(found), strict=True):
         assert torch.equal(a, b)
 
@@ -313,7 +313,7 @@ def test_backward_outside_the_block_is_refused() -> None:
     with invariant_mode(strict=False) as mode:
         loss = torch.tanh(x @ W.T).sum()
     loss.backward()
-    assert mode.unvouched["backward outside the block"] > 0
+    assert mode.unverified["backward outside the block"] > 0
     with invariant_mode():
         loss = torch.tanh(x @ W.T).sum()
     with invariant_mode():  # another block is as good

@@ -200,7 +200,7 @@ def test_a_training_step_with_clipping_and_adamw_is_vouched_for(make: Make) -> N
         model(input_ids=ids, labels=ids).loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
         optimizer.step()
-    assert mode.routed["aten.linalg_vector_norm.default"] and not mode.unvouched
+    assert mode.routed["aten.linalg_vector_norm.default"] and not mode.unverified
 
 
 def test_a_mask_with_a_hole_is_refused(make: Make) -> None:

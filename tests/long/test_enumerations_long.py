@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from samebits.checker.enumerations import enumerated
+from samebits.checker.finite_proofs import enumerated
 
 
 def test_a_part_of_the_quadruples_is_proved() -> None:

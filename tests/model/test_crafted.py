@@ -127,9 +127,9 @@ HURTFUL = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolate
         (set_to("model", "merges", 0, "a b c"), "a merge is 'a b c'; allowed: two words"),
         (set_to("model", "merges", 0, ["q", 7]), "a merge is .*; allowed: two words"),
         (set_to("model", "merges", 0, ["q", "z"]), "a merge makes or takes 'qz'; allowed: words of the vocabulary"),
-        (set_to("added_tokens", {"a": 1}), "added_tokens is no list"),
+        (set_to("added_tokens", {"a": 1}), "added_tokens must be a list"),
         (set_to("added_tokens", [7]), "an added token is 7; allowed: content of 2 to 256 signs"),
-        (set_to("added_tokens", [{"id": 1, "content": "aa"}] * 9000), "added_tokens is no list of at most 8192"),
+        (set_to("added_tokens", [{"id": 1, "content": "aa"}] * 9000), "added_tokens must be a list of at most 8192"),
         (
             set_to("added_tokens", [{"id": n, "content": f"{n:0200}"} for n in range(2000)]),
             "added tokens have 400000 signs in all; allowed: at most 262144",
@@ -195,7 +195,7 @@ HUNGRY = {
     "raised": "{{ raise_exception('not today') }}",
 }
 
-# What stands in each file comes by its path: a list of things to do, one after another, under a limit on memory.
+# What is in each file comes by its path: a list of things to do, one after another, under a limit on memory.
 ATTACKED = """
 import json, resource, sys
 from pathlib import Path

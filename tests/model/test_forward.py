@@ -158,9 +158,9 @@ def test_an_operator_that_looks_at_its_batch_is_noticed() -> None:
 
 def test_weights_that_do_not_fit_the_config_are_refused() -> None:
     model = Model.new(LLAMA, 1)
-    with pytest.raises(ValueError, match=r"model.norm.weight has shape \(7,\), the config says \(48,\)"):
+    with pytest.raises(ValueError, match=r"model.norm.weight has shape \(7,\), config.json gives \(48,\)"):
         Model(config=LLAMA, weights=model.weights | {"model.norm.weight": torch.ones(7)})
-    with pytest.raises(ValueError, match=r"lm_head.weight has shape \(97, 48\), the config says None"):
+    with pytest.raises(ValueError, match=r"lm_head.weight has shape \(97, 48\), config.json gives None"):
         Model(config=LLAMA, weights=model.weights | {"lm_head.weight": torch.ones(97, 48)})
 
 

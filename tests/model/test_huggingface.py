@@ -181,10 +181,10 @@ def saved(folder: Path, **changes: Tensor | None) -> dict[str, Tensor]:
     [
         ({"model.norm.weight": None}, "lacks model.norm.weight, has unexpected none; allowed: the 20 weights"),
         ({"evil": torch.ones(3)}, "lacks none, has unexpected evil;"),
-        ({"model.norm.weight": torch.ones(49)}, r"model.norm.weight is F32 \(49,\), the config says \(48,\);"),
+        ({"model.norm.weight": torch.ones(49)}, r"model.norm.weight is F32 \(49,\), config.json gives \(48,\);"),
         ({"model.norm.weight": torch.ones(48, dtype=torch.int32)}, "model.norm.weight is I32"),
         ({HEAD: torch.ones(97, 48)}, "lm_head.weight and model.embed_tokens.weight differ, the config ties them"),
-        ({HEAD: torch.ones(96, 48)}, r"lm_head.weight is F32 \(96, 48\), the config says \(97, 48\)"),
+        ({HEAD: torch.ones(96, 48)}, r"lm_head.weight is F32 \(96, 48\), config.json gives \(97, 48\)"),
     ],
 )
 def test_weights_that_are_not_the_configs_are_refused(

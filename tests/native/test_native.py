@@ -75,7 +75,7 @@ def test_a_stale_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: sources that changed after the build."""
     monkeypatch.setattr(native, "source_digest", lambda: "0" * 64)
     native.library.cache_clear()
-    with pytest.raises(native.NativeError, match=r"was built from sources .*, here lie 000000000000"):
+    with pytest.raises(native.NativeError, match=r"is stale: built from .*, sources are 000000000000; rebuild with"):
         native.library()
     monkeypatch.undo()
     native.library.cache_clear()

@@ -126,8 +126,8 @@ def test_empty_sums_are_plus_zero() -> None:
             lambda: fused_chain(np.ones((1, 1), np.float32), np.ones((1, 1), np.float32), accumulator=np.zeros((1, 1))),
             "accumulator is float64 [1, 1]; needed: float32 [1, 1]",
         ),
-        (lambda: AdderModel(width=0), "width must lie in 1..64, got width=0"),
-        (lambda: AdderModel(fraction_bits=41), "fraction_bits must lie in 1..40"),
+        (lambda: AdderModel(width=0), "width must be in 1..64, got width=0"),
+        (lambda: AdderModel(fraction_bits=41), "fraction_bits must be in 1..40"),
         (lambda: AdderModel(operand="float8"), "operand='float8' is unknown"),
     ],
 )

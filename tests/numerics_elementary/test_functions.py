@@ -156,7 +156,7 @@ def test_bad_input_is_refused() -> None:
         elementary("gamma", np.zeros(1, np.float32))
     with pytest.raises(ValueError, match="exp: x must be a numpy array of float32, got float64"):
         evaluate("exp", np.zeros(1))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="patterns must lie in"):
+    with pytest.raises(ValueError, match="patterns must be in"):
         worst_ulp("exp", 1, 1 << 32)
 
 

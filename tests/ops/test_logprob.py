@@ -113,7 +113,7 @@ def test_the_weight_gradient_resumes(dtype: torch.dtype) -> None:
 
 
 def test_ignored_rows_leave_nothing() -> None:
-    """+0, no gradient, and whatever stands in them reaches no sum."""
+    """+0, no gradient, and whatever is in them reaches no sum."""
     hidden, weight, ids, dy = inputs(12, 24, 300)
     expected = outputs(hidden, weight, ids, dy)
     poisoned = hidden.clone()

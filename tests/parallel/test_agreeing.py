@@ -18,7 +18,7 @@ from torch.distributed import TCPStore
 from samebits.parallel import agreeing
 from samebits.parallel.agreeing import agree, code_facts, difference, digest_of
 from samebits.parallel.launching import launch
-from samebits.parallel.meeting import Meeting, is_loopback, open_store
+from samebits.parallel.rendezvous import Meeting, is_loopback, open_store
 from samebits.parallel.world import World
 
 PROGRAM = str(Path(__file__).with_name("programs.py"))

@@ -270,7 +270,7 @@ def test_an_orphan_is_noticed(tmp_path: Path, launched: Callable[[bool], BasePro
     ("arguments", "words"),
     [
         (["--nproc", "0", "--", "doctor"], "launch: nproc is 0; allowed: at least 1"),
-        (["--nproc", "2"], "launch: there is no command behind --; allowed: check, "),
+        (["--nproc", "2"], "launch: missing command after --; allowed: check, "),
         (["--nproc", "2", "--", "trian"], "launch: command is 'trian'; allowed: check, "),
         (["--nproc", "2", "--", "launch"], "launch: command is 'launch'; allowed: check, "),
         (["--nproc", "2", "--", "gone.py"], "launch: gone.py is no file; allowed: check, "),

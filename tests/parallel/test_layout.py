@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from samebits.numerics.recipes import make
 from samebits.ops.grad_norm import grad_norm
 from samebits.ops.grad_norm.reference import PIECE
+from samebits.parallel.grad_norm import norm_of, piece_sums
 from samebits.parallel.layout import Block, Ownership, met
-from samebits.parallel.norms import norm_of, piece_sums
 from samebits.parallel.world import World
 
 SHAPES = {"matrix": (300, 700), "vector": (5,), "small": (3, 7), "long": (2 * PIECE + 1,)}

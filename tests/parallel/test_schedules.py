@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from samebits.parallel import integers
+from samebits.parallel import schedule_proofs
 from samebits.parallel.schedules import Lanes, chunk_size, chunk_start, files_of, owned_chunk, ring_sums, tree
 
 
 @pytest.mark.parametrize("name", ["ring", "sharding", "lanes"])
 def test_schedules_are_proved(name: str) -> None:
-    proof = getattr(integers, name)()
+    proof = getattr(schedule_proofs, name)()
     assert proof.proved, proof
     assert proof.planted == proof.expected
 

@@ -22,9 +22,9 @@ from samebits.parallel.grid import Grid
 from samebits.parallel.vocabulary import vocabulary_cuts
 from samebits.parallel.volumes import Volume, Work
 from samebits.parallel.world import World
+from samebits.train.assessment import data_of, model_of
 from samebits.train.configuration import TrainConfig
-from samebits.train.order import sequences_of
-from samebits.train.planning import data_of, model_of
+from samebits.train.data_order import sequences_of
 from samebits.train.ranks import Gridded
 from samebits.train.running import run
 from samebits.train.trainer import Trainer

@@ -16,8 +16,8 @@ from tests.train.small_run import TINY, small
 from samebits.numerics.bits import same_bits
 from samebits.numerics.recipes import make
 from samebits.parallel import collectives
-from samebits.parallel.failing import RankError
 from samebits.parallel.layout import Block
+from samebits.parallel.rank_errors import RankError
 from samebits.parallel.world import World
 from samebits.parity.distributed import (
     LossVerdict,

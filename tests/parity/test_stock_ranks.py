@@ -24,10 +24,10 @@ from samebits.numerics.bits import compare
 from samebits.parallel.world import World
 from samebits.parity.distributed import Record, digest, losses_agree, recorded
 from samebits.parity.stock import STOCK
+from samebits.train.assessment import data_of, model_of
 from samebits.train.data import Data
+from samebits.train.data_order import sequences_of
 from samebits.train.lanes import mean_loss
-from samebits.train.order import sequences_of
-from samebits.train.planning import data_of, model_of
 
 STEPS = 5
 # Heads and keys that four ranks can share; sequences of one length, so that a mean of means is the mean.

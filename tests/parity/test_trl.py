@@ -13,7 +13,7 @@ from samebits.invariant import invariant_mode
 from samebits.invariant.transformers import register
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "trl_grpo.py"
-# What TRL runs that nobody vouches for. None of it makes a logprob: seeds and shuffles of the data, the sum of one
+# What TRL runs without a guarantee. None of it makes a logprob: seeds and shuffles of the data, the sum of one
 # reward function's rewards, and the gradient's norm that is logged.
 NOT_VOUCHED_FOR = {
     "aten.random_.default",
@@ -41,7 +41,7 @@ def test_under_the_mode_sampler_and_trainer_agree_exactly(example: Any) -> None:
     for each in logged:
         assert (each[example.DIFFERENCE], each[example.LEAST], each[example.MOST]) == (0.0, 1.0, 1.0)
     assert logged[0]["kl"] == 0.0 and logged[1]["kl"] > 0.0
-    assert set(mode.unvouched) <= NOT_VOUCHED_FOR and mode.routed["aten.mm.default"] > 0
+    assert set(mode.unverified) <= NOT_VOUCHED_FOR and mode.routed["aten.mm.default"] > 0
 
 
 def test_without_the_mode_they_differ(example: Any) -> None:

@@ -13,11 +13,11 @@ from samebits.contracts.strict_yaml import ContractError
 from samebits.model import Model
 from samebits.model.huggingface import save_folder
 from samebits.model.tokenizer import Tokenizer
-from samebits.train import plan as rules
+from samebits.train import plan_rules as rules
 from samebits.train.advising import Change
+from samebits.train.assessment import Assessment, assess, shape_of
 from samebits.train.configuration import TrainConfig, read_text
-from samebits.train.plan import Refusal, longest_warmup
-from samebits.train.planning import Assessment, assess, shape_of
+from samebits.train.plan_rules import Refusal, longest_warmup
 
 
 def judged(config: TrainConfig) -> Assessment:

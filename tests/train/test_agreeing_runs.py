@@ -14,7 +14,7 @@ from samebits.model.tokenizer import Tokenizer
 from samebits.parallel.grid import Grid
 from samebits.parallel.world import World
 from samebits.train import running
-from samebits.train.planning import shape_of
+from samebits.train.assessment import shape_of
 from samebits.train.running import run
 
 

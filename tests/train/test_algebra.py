@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from samebits.train import faults, integers
+from samebits.train import faults, plan_proofs
 from samebits.train.algebra import (
     Architecture,
     Plan,
@@ -24,7 +24,7 @@ from samebits.train.algebra import (
     tokens_per_step,
     warmup_fraction,
 )
-from samebits.train.plan import check, check_counted, from_mapping
+from samebits.train.plan_rules import check, check_counted, from_mapping
 
 MODEL = Architecture(
     vocab_size=32768,
@@ -59,7 +59,7 @@ def broken(plan: Plan) -> set[int]:
 
 
 def test_the_algebra_is_proved() -> None:
-    proof = integers.plans()
+    proof = plan_proofs.plans()
     assert proof.proved, proof
     assert proof.planted == proof.expected == 6
 

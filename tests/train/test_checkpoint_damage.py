@@ -148,7 +148,7 @@ def test_an_extra_file(folder: Path, name: str) -> None:
     ("make", "message"),
     [
         (lambda path: path.symlink_to(path.parent.parent / "step-00000001" / path.name), "is a link; allowed: a plain"),
-        (lambda path: os.mkfifo(path), "is no plain file"),
+        (lambda path: os.mkfifo(path), "is not a regular file"),
         (lambda path: path.mkdir(), "cannot be read: Is a directory"),
     ],
     ids=["link", "pipe", "directory"],
@@ -173,7 +173,7 @@ def test_a_directory_that_is_a_link(folder: Path) -> None:
 
 
 def forged(folder: Path, change: Callable[[Document], object]) -> None:
-    """Step 2 with a changed manifest, and a marker that vouches for it."""
+    """Step 2 with a changed manifest, and a marker that confirms it."""
     document = json.loads((newest(folder) / MANIFEST).read_bytes())
     change(document)
     data = (json.dumps(document, sort_keys=True, indent=1) + "\n").encode()

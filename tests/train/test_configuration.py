@@ -44,10 +44,7 @@ def test_settings_lie_on_top() -> None:
         (["training.save_total_limit=1"], r"--set training.save_total_limit: is 1; allowed: at least 2"),
         (["training.device=tpu"], r"--set training.device: is 'tpu'; allowed: cpu, cuda, cuda:N"),
         (["training.dtype=float16"], r"--set training.dtype: is 'float16'; allowed: float32, bfloat16"),
-        (
-            ["data.max_length=40"],
-            r"--set data.max_length: is 40; allowed: a multiple of 16, at which a sum can stop and go on",
-        ),
+        (["data.max_length=40"], r"--set data.max_length: is 40; allowed: a multiple of 16, where a chain can be cut"),
         (["data.source=text"], r"configuration:6: data.paths: has 0 entries for source text; allowed: .*"),
         (["model.preset=huge"], r"--set model.preset: is 'huge'; allowed: tiny, small, 50m, 135m, 350m"),
         (["model.folder=x"], r"configuration:2: model: holds both preset and folder or neither; allowed: one of them"),

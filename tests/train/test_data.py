@@ -18,7 +18,7 @@ from samebits.model.tokenizer import Tokenizer
 from samebits.numerics.elementary.philox import philox_uint32
 from samebits.train.configuration import DataSection
 from samebits.train.data import BYTES, Data, documents, load
-from samebits.train.order import permutation, sequences_of
+from samebits.train.data_order import permutation, sequences_of
 
 TEXTS = ["def f(x):\n    return x\n", "naïve café", "a" * 40, ""]
 
@@ -101,7 +101,7 @@ def test_bad_files_are_one_line(name: str, content: bytes, said: str, tmp_path: 
 
 
 def test_paths_and_columns_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^data: .*gone is no file and no folder; allowed: paths that exist$"):
+    with pytest.raises(ValueError, match=r"^data: .*gone does not exist; expected a file or a folder$"):
         load(DataSection(max_length=16, source="text", paths=[str(tmp_path / "gone")]))
     pyarrow.parquet.write_table(pyarrow.table({"body": ["x"]}), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=r"has no column 'text'; allowed: body$"):

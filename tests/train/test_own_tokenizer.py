@@ -11,9 +11,9 @@ from tests.train.small_run import small
 from samebits.model import PRESETS, Model
 from samebits.model.huggingface import save_folder
 from samebits.model.tokenizer import Tokenizer
+from samebits.train.assessment import data_of, words_of
 from samebits.train.configuration import TrainConfig
 from samebits.train.exporting import export
-from samebits.train.planning import data_of, words_of
 from samebits.train.running import run
 
 TEXTS = ["def f(x):\n    return x + 1\n" * 20, "The same bits, whatever the batch. " * 20]

@@ -12,7 +12,7 @@ from tests.train.small_run import digest_after, small, trainer_of
 from samebits.numerics.bits import same_bits
 from samebits.ops.adamw import adamw_
 from samebits.parallel.schedules import tree
-from samebits.parity.demonstrating import autograd_backward
+from samebits.parity.demo import autograd_backward
 from samebits.train import checkpoint
 from samebits.train.lanes import fold
 from samebits.train.trainer import Parts
@@ -126,7 +126,7 @@ def test_one_update_is_adamw_with_the_numbers_of_the_configuration() -> None:
 def test_the_loss_is_the_mean_over_targets() -> None:
     """Against a float64 sum of the logprobs of every sequence, scored alone by the first weights."""
     from samebits.model import Batch
-    from samebits.train.order import sequences_of
+    from samebits.train.data_order import sequences_of
 
     trainer = trainer_of(small())
     places = sequences_of(1, seed=42, sequences=len(trainer.data), batch=8)

@@ -21,9 +21,9 @@ from samebits.ops.adamw import AdamW
 from samebits.ops.grad_norm import grad_norm
 from samebits.ops.matmul import linear
 from samebits.train import checkpoint, watch
+from samebits.train.assessment import model_of
 from samebits.train.configuration import OptimizerSection
 from samebits.train.lanes import Backward, backward
-from samebits.train.planning import model_of
 from samebits.train.running import run
 from samebits.train.trainer import Parts, StepRecord, clipped, made
 from samebits.train.watch import BreachError

@@ -164,7 +164,7 @@ def reveal(
         if not has_rows(function, like, home):
             if tuple(rows) != (1,):
                 raise ValueError(
-                    f"{own or function!r} is no spec's name, so it has no rows; say which it is like: "
+                    f"{own or function!r} has no contract of that name; pass `like` (--like): "
                     f"{', '.join(all_specs(home))}"
                 )
             return {1: reveal_sum(function, n, format, DEVICES[backend])}

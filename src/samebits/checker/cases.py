@@ -60,7 +60,7 @@ class Selection:
             if format not in FORMATS:
                 raise ValueError(f"format={format!r} is unknown; allowed: {', '.join(FORMATS)}")
         if self.seed is not None and not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed must lie in 0..2^31-1, got seed={self.seed}")
+            raise ValueError(f"seed must be in 0..2^31-1, got seed={self.seed}")
         if self.shape is not None and (not self.shape or min(self.shape) < 1):
             raise ValueError(f"shape must be sizes of at least 1, got shape={'x'.join(map(str, self.shape))}")
 

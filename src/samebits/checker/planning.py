@@ -108,7 +108,7 @@ def plan_function(
     if case is not None:
         parse_trial(case)
     if seconds is not None and not 0 < seconds <= LONGEST_SECONDS:
-        raise ValueError(f"seconds must lie in 0..{LONGEST_SECONDS}, got seconds={seconds}")
+        raise ValueError(f"seconds must be in 0..{LONGEST_SECONDS}, got seconds={seconds}")
     asked = tuple(each for each in PROMISES if each in (promises or JUDGED))
     judged = tuple(each for each in asked if each in JUDGED)
     not_asked = tuple(

@@ -15,9 +15,9 @@ from functools import cache
 from typing import Any, Final
 
 from samebits.checker.environment import unavailable
+from samebits.checker.falsification import tried
 from samebits.checker.present import RUNNING, Present
 from samebits.checker.targets import import_object
-from samebits.checker.trying import tried
 from samebits.contracts.ladder import about, backends_of
 from samebits.contracts.language import Contract, ProofEntry
 from samebits.contracts.proof import Proof
@@ -219,7 +219,8 @@ def _proof(task: Task) -> dict[str, Any]:
     shown: Proof = import_object(entry.object)()
     if not isinstance(shown, Proof) or shown.kind != entry.kind:
         raise ValueError(
-            f"{entry.object} gave {getattr(shown, 'kind', type(shown).__name__)!r}; the contract says {entry.kind!r}"
+            f"{entry.object} gave {getattr(shown, 'kind', type(shown).__name__)!r}; its contract declares"
+            f" {entry.kind!r}"
         )
     if shown.undecided and not shown.witness:
         raise UnjudgedError(shown.undecided)

@@ -1,7 +1,7 @@
 """Reveals the order in which one row of a function's output is summed, through the public function the function is
 driven by.
 
-Knows specs and no operator; what an order is and how it is found stands in `numerics`."""
+Knows specs and no operator; what an order is and how it is found is in `numerics`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reveal_row(setting: Setting, terms: int, rows: int, row: int, format: str) -
     if spec.probe is None:
         raise ValueError(f"{spec.name}: its output does not show its sum, so no order can be revealed")
     if not 0 <= row < rows:
-        raise ValueError(f"row must lie in 0..{rows - 1}, got row={row}")
+        raise ValueError(f"row must be in 0..{rows - 1}, got row={row}")
     encoding = spec.encoding(terms) if spec.encoding is not None else None
     formats: list[str] = []
 
@@ -59,7 +59,7 @@ def reveal_sum(function: Callable[..., Any], terms: int, format: str, device: st
             result = function(given)
         except Exception as error:
             raise CallError(
-                f"raised {said(error)} on one tensor of {terms} values; say which spec it is like"
+                f"raised {said(error)} on one tensor of {terms} values; pass `like` (--like) to call it as an operator"
             ) from error
         if isinstance(result, Tensor):
             formats[:] = [format_of(result)]

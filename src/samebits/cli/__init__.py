@@ -25,7 +25,7 @@ from samebits.cli.commands.rl import rl
 from samebits.cli.commands.serve import serve
 from samebits.cli.commands.tokenizer import app as tokenizer
 from samebits.cli.commands.train import train
-from samebits.cli.failing import end, wants_json
+from samebits.cli.errors import end, wants_json
 
 app = typer.Typer(
     name="samebits",

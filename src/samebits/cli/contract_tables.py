@@ -14,7 +14,7 @@ from samebits.cli.console import VERDICT_STYLES, output, print_json
 from samebits.contracts.receipts import WHOLE, Receipt
 
 if TYPE_CHECKING:
-    from samebits.checker.standing import ContractStanding, Hole
+    from samebits.checker.status import ContractStanding, Hole
     from samebits.contracts.registry import Component
 
 

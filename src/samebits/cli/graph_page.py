@@ -12,7 +12,7 @@ from typing import Final
 
 import jinja2
 
-from samebits.cli.layers import Layout, layered
+from samebits.cli.graph_layout import Layout, layered
 from samebits.contracts.graph import Graph, Node
 from samebits.contracts.graph_text import standing
 

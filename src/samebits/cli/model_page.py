@@ -16,7 +16,7 @@ from markupsafe import Markup
 from samebits.numerics.bits import hexadecimal, numpy_bits
 
 if TYPE_CHECKING:
-    from samebits.parity.demonstrated import Answer, Cuts, Models, Policy, Token, TrainingRun
+    from samebits.parity.demo_results import Answer, Cuts, Models, Policy, Token, TrainingRun
 
 WIDTH: Final = 640
 # Room for the numbers left of a picture and under it.

@@ -29,7 +29,7 @@ from samebits.numerics.order import Order, digest, height
 from samebits.numerics.picture import HEADING, describe, svg
 
 if TYPE_CHECKING:
-    from samebits.parity.demonstrated import Models
+    from samebits.parity.demo_results import Models
 
 TEMPLATES = Path(__file__).parent / "templates"
 # Where a pattern is split for the eye: after the sign and after the exponent.

@@ -109,7 +109,7 @@ class Graph:
         self.nodes: dict[str, Node] = {}
         for node in sorted(nodes, key=lambda each: each.name):
             if node.name in self.nodes:
-                raise ValueError(f"contract {node.name!r} stands twice: {self.nodes[node.name].path} and {node.path}")
+                raise ValueError(f"contract {node.name!r} appears twice: {self.nodes[node.name].path} and {node.path}")
             self.nodes[node.name] = node
         self._above: dict[str, list[str]] = {name: [] for name in self.nodes}
         for node in self.nodes.values():
@@ -169,7 +169,7 @@ class Graph:
 
     def _reached(self, name: str, neighbours: Any) -> list[str]:
         if name not in self.nodes:
-            raise ValueError(f"{name!r} is no contract; known: {', '.join(self.nodes)}")
+            raise ValueError(f"{name!r} is not a contract; known: {', '.join(self.nodes)}")
         seen, waiting = {name}, [name]
         while waiting:
             fresh = set(neighbours(waiting.pop())) - seen

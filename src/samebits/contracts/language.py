@@ -238,7 +238,7 @@ def example_of(text: str) -> tuple[tuple[int, ...], str, str, int]:
     """(shape, recipe, format, seed) of an example as written."""
     match = _EXAMPLE.fullmatch(text)
     if match is None or len(text) > 200:
-        raise ValueError(f"{text[:60]!r} is no example; allowed: like '33x257 normal float32 seed 1'")
+        raise ValueError(f"{text[:60]!r} is not an example; expected something like '33x257 normal float32 seed 1'")
     shape = tuple(int(size) for size in match["shape"].split("x"))
     return shape, match["recipe"], match["format"], int(match["seed"])
 
@@ -252,4 +252,6 @@ def sizes_of(text: str) -> Sequence[int]:
         sizes = [int(size) for size in text.split(", ")]
         if min(sizes) >= 1 and max(sizes) <= LARGEST_SIZE:
             return sizes
-    raise ValueError(f"{text[:60]!r} is no size; allowed: like '1..40' or '16, 32', between 1 and {LARGEST_SIZE}")
+    raise ValueError(
+        f"{text[:60]!r} is not a size; expected something like '1..40' or '16, 32', between 1 and {LARGEST_SIZE}"
+    )

@@ -120,7 +120,7 @@ class _Checker:
     def _refer(self, section: str, identifier: str, place: Place) -> None:
         known = getattr(self.contract, section)
         if identifier not in known:
-            raise place.fail(f"{identifier!r} is no id of {section}; known: {', '.join(known)}")
+            raise place.fail(f"{identifier!r} is not an id of {section}; known: {', '.join(known)}")
         self.used.add(identifier)
 
     @staticmethod
@@ -131,7 +131,7 @@ class _Checker:
     @staticmethod
     def _object(value: str, place: Place) -> None:
         if _OBJECT.fullmatch(value) is None:
-            raise place.fail(f"{value!r} is no object; allowed: module:attribute")
+            raise place.fail(f"{value!r} is not importable; expected module:attribute")
 
     def _subjects(self) -> None:
         for identifier, equation in self.contract.equations.items():

@@ -62,14 +62,14 @@ def planned(folder: Path = FOLDER) -> dict[str, Planned]:
 def _check(path: Path, document: Located, whole: Planned, seen: dict[str, str]) -> None:
     """Names fit their file, ids fit the prefix, and no id or test stands twice in all files."""
     if whole.contract != path.stem:
-        raise Place(path, document.lines["contract"]).fail(f"contract {whole.contract!r} stands in {path.name}")
+        raise Place(path, document.lines["contract"]).fail(f"contract {whole.contract!r} is in {path.name}")
     if (whole.prefix is None) == bool(whole.obligations):
         raise Place(path, 1).fail("prefix and obligations belong together; allowed: both or neither")
     if whole.prefix is not None and re.fullmatch(_PREFIX, whole.prefix, re.ASCII) is None:
         raise Place(path, document.lines["prefix"]).fail(f"prefix must be capitals and digits, got {whole.prefix!r}")
     for name in whole.depends_on:
         if re.fullmatch(_WORD, name, re.ASCII) is None:
-            raise Place(path, document.lines["depends_on"]).fail(f"{name!r} is no contract's name")
+            raise Place(path, document.lines["depends_on"]).fail(f"{name!r} is not a contract's name")
     for identifier, obligation in whole.obligations.items():
         place = Place(path, document["obligations"].lines[identifier], identifier)
         if re.fullmatch(rf"{whole.prefix}-OB[1-9][0-9]*", identifier, re.ASCII) is None:
@@ -81,5 +81,5 @@ def _check(path: Path, document: Located, whole: Planned, seen: dict[str, str]) 
                 raise place.fail(f"a test must look like FALSIFY-TOK-001, got {test!r}")
         for name in (identifier, *obligation.tests):
             if name in seen:
-                raise place.fail(f"{name} already stands in {seen[name]}")
+                raise place.fail(f"{name} is already in {seen[name]}")
             seen[name] = f"{path.name} ({identifier})"

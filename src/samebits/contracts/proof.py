@@ -35,7 +35,7 @@ class Proof:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"kind={self.kind!r} is no kind of proof; allowed: {', '.join(KINDS)}")
+            raise ValueError(f"kind={self.kind!r} is not a kind of proof; known: {', '.join(KINDS)}")
 
     @property
     def proved(self) -> bool:

@@ -42,7 +42,7 @@ def components(folder: Path, package: str) -> dict[str, Component]:
     """Every component in `folder`, sorted by name, so that neither import order nor environment decides what is
     found."""
     if not folder.is_dir():
-        raise ValueError(f"components: {folder} is no folder; a folder of components is needed")
+        raise ValueError(f"components: {folder} is not a folder; pass a folder of components")
     names = sorted(file.parent.name for file in folder.glob(f"*/{CONTRACT_FILE}"))
     return {name: Component(name, folder / name, f"{package}.{name}") for name in names}
 

@@ -1,4 +1,4 @@
-"""A contract as it stands in a file, or as it stood at a revision that git knows: `git:REV` for the same path.
+"""A contract as it is in a file, or as it stood at a revision that git knows: `git:REV` for the same path.
 
 Reads; changes no file and no repository."""
 
@@ -36,11 +36,11 @@ def at_revision(path: Path, revision: str) -> Contract:
         raise ValueError(f"git:{revision} names no revision; allowed: like git:HEAD~1")
     folder = path.resolve().parent
     if not folder.is_dir():
-        raise ValueError(f"{path}: {folder} is no folder; git is asked from there")
+        raise ValueError(f"{path}: {folder} is not a folder; git runs in it")
     # "./" makes the name relative to the folder that git is asked from.
     command = [git, "-C", str(folder), "show", f"{revision}:./{path.name}"]
     shown = subprocess.run(command, capture_output=True, timeout=SECONDS)
     if shown.returncode:
         said = " ".join(shown.stderr.decode("utf-8", "replace").split())
-        raise ValueError(f"{path} at {revision}: git says {said!r}")
+        raise ValueError(f"{path} at {revision}: git: {said!r}")
     return contract_of(shown.stdout, Path(f"{GIT}{revision}/{path}"))

@@ -156,7 +156,7 @@ def scaffold(name: str, prefix: str, folder: Path, package: str = "samebits.ops"
         raise ValueError(f"package is {package!r}; allowed: names with dots between them")
     component = folder / name
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder; the component {name!r} goes into one that exists")
+        raise ValueError(f"{folder} is not a folder; the component {name!r} goes into one that exists")
     if component.exists() or component.is_symlink():
         raise ValueError(f"{component} exists; a new component needs a name that is free")
     try:

@@ -21,7 +21,7 @@ SIGNATURE: Final = "receipts.sig"
 def statement(folder: Path) -> bytes:
     """What is signed."""
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder; a folder of receipts is needed")
+        raise ValueError(f"{folder} is not a folder; pass a folder of receipts")
     return f"samebits receipts {folder_digest(folder)}\n".encode()
 
 
@@ -35,7 +35,7 @@ def _tool() -> str:
 def sign(folder: Path, key: Path) -> Path:
     """Writes a detached signature beside the receipts; asks for the key's passphrase where it has one."""
     if not key.is_file():
-        raise ValueError(f"--key {key} is no file; a private ssh key is needed")
+        raise ValueError(f"--key {key} is not a file; pass a private ssh key")
     tool, said = _tool(), statement(folder)
     with tempfile.TemporaryDirectory(prefix="samebits-sign-") as place:
         text = Path(place) / "statement"
@@ -55,7 +55,9 @@ def sign(folder: Path, key: Path) -> Path:
 def verify(folder: Path, allowed: Path) -> str:
     """Who of the allowed signers signed the receipts as they lie here; "" where nobody did."""
     if not allowed.is_file():
-        raise ValueError(f"--allowed-signers {allowed} is no file; lines like `name ssh-ed25519 AAAA...` are needed")
+        raise ValueError(
+            f"--allowed-signers {allowed} is not a file; pass one with lines like `name ssh-ed25519 AAAA...`"
+        )
     tool, said = _tool(), statement(folder)
     signature = folder / SIGNATURE
     if not signature.is_file():

@@ -1,6 +1,6 @@
 """The folder of receipts: one file a contract, one line a receipt, those of several machines side by side.
 
-What many receipts of a file share, machine and versions and library, stands in a line of its own and is named by its
+What many receipts of a file share, machine and versions and library, is in a line of its own and is named by its
 hash. A line whose content and id disagree is handed out as false; one of an older schema counts for nothing."""
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ LONGEST_MESSAGE: Final = 1000
 
 class ContractError(ValueError):
     """A contract that cannot be loaded: file, line, what is wrong, what is allowed. One line that can be printed,
-    whatever stands in the file: keys may hold line ends and terminal codes."""
+    whatever is in the file: keys may hold line ends and terminal codes."""
 
     def __init__(self, message: str) -> None:
         shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in message[:LONGEST_MESSAGE])
@@ -137,7 +137,7 @@ class _Builder:
                 raise self._error(event, f"a key is plain text, got {_word(event)}")
             key = event.value
             if key in built:
-                raise self._error(event, f"key {key[:60]!r} stands twice; first on line {built.lines[key]}")
+                raise self._error(event, f"key {key[:60]!r} appears twice; first on line {built.lines[key]}")
             built.lines[key] = _line(event)
             built[key] = self._value(next(self.events), depth + 1)
         return built

@@ -16,7 +16,7 @@ from samebits.contracts.language import Contract
 from samebits.contracts.loading import IDS, load_contract
 from samebits.contracts.registry import CONTRACT_FILE
 from samebits.contracts.strict_yaml import ContractError, Located, load
-from samebits.contracts.trusting import named_objects, refusal
+from samebits.contracts.trust import named_objects, refusal
 
 _ID = re.compile(r"(?:[A-Z][A-Z0-9]*-[A-Z]+[0-9]+|FALSIFY-[A-Z0-9_-]+)(?=: )", re.ASCII)
 
@@ -109,7 +109,7 @@ def _repeated(loaded: Sequence[_Loaded]) -> Iterator[Problem]:
             word = section if not identifier else "id"
             before = first.setdefault((word, name), contract.path)
             if before != contract.path:
-                yield each.problem(section, identifier, f"{word} {name!r} stands in {before} as well")
+                yield each.problem(section, identifier, f"{word} {name!r} is in {before} as well")
 
 
 def _connections(loaded: Sequence[_Loaded], known: set[str]) -> Iterator[Problem]:

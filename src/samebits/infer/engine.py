@@ -245,7 +245,7 @@ class Engine:
             for row in error.rows:
                 self.cancel(jobs[row].ticket)
             raise ArithmeticError(
-                f"engine: logits are not finite for request {', '.join(places)}; cancelled, the others go on"
+                f"engine: logits are not finite for request {', '.join(places)}; cancelled, the other requests continue"
             ) from error
 
     def _told(self, job: Job, drawn: Drawn) -> Event:

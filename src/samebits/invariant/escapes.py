@@ -18,8 +18,8 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from samebits.invariant.compound import CATCHING, innermost_mode
 from samebits.invariant.refused import InvariantWarning
-from samebits.invariant.whole import CATCHING, innermost_mode
 
 PACKAGE = "an AOTInductor package runs past invariant_mode; call the model that was compiled"
 SCRIPT = "TorchScript fuses operations past invariant_mode; call the function or module that was scripted"

@@ -22,7 +22,9 @@ from torch._C._dynamo.eval_frame import (
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from samebits.invariant.compound import CATCHING, WHOLE, innermost_mode
 from samebits.invariant.escapes import install
+from samebits.invariant.foreach import PREFIX, one_by_one, single
 from samebits.invariant.harmless import (
     HARMLESS,
     HARMLESS_IF,
@@ -32,8 +34,7 @@ from samebits.invariant.harmless import (
     HARMLESS_OFF_CPU,
     tensors_in,
 )
-from samebits.invariant.lists import PREFIX, one_by_one, single
-from samebits.invariant.place import place, shapes
+from samebits.invariant.module_path import place, shapes
 from samebits.invariant.refused import (
     REASONS,
     REASONS_OF_LIBRARIES,
@@ -45,7 +46,6 @@ from samebits.invariant.refused import (
 from samebits.invariant.resuming import Chains
 from samebits.invariant.routed import RESUMED, ROUTED, ROUTED_OF_OTHERS, ROUTED_ON_CPU
 from samebits.invariant.sums import sums_over_rows
-from samebits.invariant.whole import CATCHING, WHOLE, innermost_mode
 
 COMPILED = (
     "invariant_mode: a function of torch.compile would run past invariant_mode; call the function that was compiled "
@@ -73,8 +73,8 @@ OUTSIDE = "backward of a forward under invariant_mode was called outside of it; 
 def invariant_mode(*, strict: bool = True) -> InvariantMode:
     """`with invariant_mode() as mode:` an unmodified model keeps its bits, forward and backward.
 
-    An operation that nobody can vouch for raises InvariantError; with strict=False it runs as it is and is listed in
-    `mode.unvouched`. `mode.routed` counts what samebits computed. Each call gives a new mode; modes nest."""
+    An operation that samebits cannot guarantee raises InvariantError; with strict=False it runs as it is and is listed
+    in `mode.unverified`. `mode.routed` counts what samebits computed. Each call gives a new mode; modes nest."""
     return InvariantMode(strict=strict)
 
 
@@ -90,8 +90,8 @@ class InvariantMode(TorchDispatchMode):
         self.strict = strict
         self.routed: Counter[str] = Counter()
         """Operations that samebits computed, with their number."""
-        self.unvouched: Counter[str] = Counter()
-        """Operations that ran as they are though nobody vouches for them; empty while strict."""
+        self.unverified: Counter[str] = Counter()
+        """Operations that ran as they are without a guarantee; empty while strict."""
         self._hooks: list[saved_tensors_hooks] = []
         self._chains = Chains()
         self._told: set[str] = set()
@@ -242,7 +242,7 @@ class InvariantMode(TorchDispatchMode):
             raise InvariantError(
                 f"invariant_mode: {func} of {shapes((args, kwargs))}{f' {where}' if where else ''} is refused: {why}"
             )
-        self.unvouched[str(func)] += 1
+        self.unverified[str(func)] += 1
 
     def _tell(self, text: str) -> None:
         """Once a block."""
@@ -273,12 +273,12 @@ class InvariantMode(TorchDispatchMode):
         """Something would run past the mode: raises, or lists it."""
         if self.strict:
             raise InvariantError(f"invariant_mode: {why}")
-        self.unvouched[what] += 1
+        self.unverified[what] += 1
 
     def another(self) -> InvariantMode:
         """A mode like this one for another thread, with the same counts."""
         mode = InvariantMode(strict=self.strict)
-        mode.routed, mode.unvouched = self.routed, self.unvouched
+        mode.routed, mode.unverified = self.routed, self.unverified
         return mode
 
 

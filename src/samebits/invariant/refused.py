@@ -1,6 +1,6 @@
 """Why an operation is refused and what to do instead: the error, and the closed table of reasons.
 
-Knows no operation that is allowed; what stands in no table at all is refused too."""
+Knows no operation that is allowed; what is in no table at all is refused too."""
 
 from __future__ import annotations
 

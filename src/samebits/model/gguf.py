@@ -129,7 +129,7 @@ def _scaling(file: File, family: str) -> RopeScaling | None:
     }
     unknown = sorted(said.keys() - renamed.keys() - {"finetuned"})
     if unknown or not all(isinstance(value, int | float) for value in said.values()):
-        raise ValueError(f"{file.path}: rope.scaling says {unknown or said!r:.80}; allowed: {', '.join(renamed)}")
+        raise ValueError(f"{file.path}: rope.scaling is {unknown or said!r:.80}; allowed: {', '.join(renamed)}")
     return RopeScaling.from_config(
         {"rope_type": kind, **{renamed[name]: value for name, value in said.items() if name in renamed}}
     )
@@ -152,7 +152,7 @@ def _places(file: File, config: ModelConfig) -> dict[str, Place]:
     for name, shape in wanted.items():
         if found[name].shape != shape:
             raise ValueError(
-                f"{file.path}: {name} has shape {found[name].shape}, the config says {shape}; allowed: that"
+                f"{file.path}: {name} has shape {found[name].shape}, config.json gives {shape}; allowed: that"
             )
     return found
 

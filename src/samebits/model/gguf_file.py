@@ -64,7 +64,7 @@ class File:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not path.is_file() or path.stat().st_size < 24:
-            raise ValueError(f"{path}: is no file of at least 24 bytes; allowed: a .gguf file")
+            raise ValueError(f"{path}: is not a GGUF file (shorter than 24 bytes)")
         with path.open("rb") as opened:
             self._data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         self._at = 0

@@ -66,7 +66,7 @@ def _files(folder: Path) -> list[Path]:
         return [_inside(folder, WEIGHTS)]
     named = read_json(folder / INDEX).get("weight_map")
     if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
-        raise ValueError(f"{folder / INDEX}: weight_map is no object of file names; allowed: weight to file")
+        raise ValueError(f"{folder / INDEX}: weight_map must map weight names to file names")
     names = sorted({*named.values()})
     if not 1 <= len(names) <= MOST_SHARDS:
         raise ValueError(f"{folder / INDEX}: names {len(names)} files; allowed: 1 to {MOST_SHARDS}")

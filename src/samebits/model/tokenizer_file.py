@@ -71,7 +71,7 @@ def check(values: Mapping[str, Any], name: str = "tokenizer.json") -> Parts:
     words = {word: number for word, number in words.items() if word not in added}
     for word in words:
         if not BYTE_OF.keys() >= set(word):
-            raise ValueError(f"{name}: the word {word[:60]!r} is not byte-level; allowed: letters that stand for bytes")
+            raise ValueError(f"{name}: the word {word[:60]!r} is not byte-level; allowed: byte-level characters")
     merges = _merges(model, words, name)
     cuts = _cuts(values.get("pre_tokenizer"), name)
     ignore = model.get("ignore_merges") or False
@@ -114,7 +114,7 @@ def _check_id(word: str, number: Any, name: str) -> None:
 
 def _added(listed: Any, name: str) -> tuple[dict[str, int], frozenset[str]]:
     if not isinstance(listed, list) or len(listed) > MOST_ADDED:
-        raise ValueError(f"{name}: added_tokens is no list of at most {MOST_ADDED}; allowed: a list of tokens")
+        raise ValueError(f"{name}: added_tokens must be a list of at most {MOST_ADDED}; allowed: a list of tokens")
     added: dict[str, int] = {}
     special: set[str] = set()
     for each in listed:

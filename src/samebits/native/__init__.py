@@ -38,10 +38,10 @@ def library() -> ctypes.CDLL:
     # First: an older library may lack what is asked of it below.
     loaded.samebits_source_digest.restype = ctypes.c_char_p
     built_from = loaded.samebits_source_digest().decode()
-    lying_here = source_digest()
-    if lying_here is not None and lying_here != built_from:
+    present = source_digest()
+    if present is not None and present != built_from:
         raise NativeError(
-            f"{path} was built from sources {built_from[:12]}, here lie {lying_here[:12]}; run `{BUILD_COMMAND}`"
+            f"{path} is stale: built from {built_from[:12]}, sources are {present[:12]}; rebuild with `{BUILD_COMMAND}`"
         )
     for name in ("last_error", "build_digest", "compiler", "instruction_sets"):
         getattr(loaded, f"samebits_{name}").restype = ctypes.c_char_p

@@ -58,7 +58,7 @@ class AdderModel:
         for name, low, high in (("width", 1, 64), ("fraction_bits", 1, 40), ("keep_bits", 1, 24)):
             value = getattr(self, name)
             if not low <= value <= high:
-                raise ValueError(f"AdderModel: {name} must lie in {low}..{high}, got {name}={value}")
+                raise ValueError(f"AdderModel: {name} must be in {low}..{high}, got {name}={value}")
 
     @property
     def kind(self) -> Fused:

@@ -181,5 +181,5 @@ def make(recipe: str, shape: Sequence[int], seed: int, format: str = "float32") 
     if format not in _FORMATS:
         raise ValueError(f"format={format!r} is unknown; allowed: {', '.join(FORMATS)}")
     if not 0 <= seed < 2**64:
-        raise ValueError(f"seed must lie in 0..2^64-1, got seed={seed}")
+        raise ValueError(f"seed must be in 0..2^64-1, got seed={seed}")
     return round_to(_RECIPES[recipe](_Source(seed, shape, format)), format)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.ops.checking import check_layout, shown
+from samebits.ops.argument_types import check_layout, shown
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BACKEND_OF_DEVICE = {"cpu": "cpu", "cuda": "triton"}

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from samebits.native import NativeError, library_digests
 from samebits.native.sources import PACKAGE
-from samebits.parallel.failing import HungError, LostError
-from samebits.parallel.standing import STORE_SECONDS, StoreError, failure_of, tell_failure, within
+from samebits.parallel.rank_errors import HungError, LostError
+from samebits.parallel.rank_status import STORE_SECONDS, StoreError, failure_of, tell_failure, within
 
 if TYPE_CHECKING:
     from samebits.parallel.world import World

@@ -26,7 +26,7 @@ DIGITS: Final = 6
 DIGIT_BITS: Final = 48
 MOST_RANKS: Final = 2**14
 MOST_PARTS: Final = 2**25
-# Behind the digits, one word counts what is no number: NaN, +infinity and -infinity, in 20 bits each, 0 or 1 a rank.
+# Behind the digits, one word counts what is not a number: NaN, +infinity and -infinity, in 20 bits each, 0 or 1 a rank.
 WORDS: Final = DIGITS + 1
 COUNT_BITS: Final = 20
 # A part adds to a digit twice at most, so that this many of them fit an int64 before they are carried.

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from samebits.parallel.failing import RankError
 from samebits.parallel.launching_processes import Process, Screen
 from samebits.parallel.launching_watch import Watch
-from samebits.parallel.meeting import LOOPBACK, open_store
-from samebits.parallel.standing import failure_of, shared, tell_failure
+from samebits.parallel.rank_errors import RankError
+from samebits.parallel.rank_status import failure_of, shared, tell_failure
+from samebits.parallel.rendezvous import LOOPBACK, open_store
 from samebits.parallel.world import TIMEOUT, World, join, leave
 
 COULD_NOT_BE_JUDGED: Final = 3

@@ -33,7 +33,7 @@ class Statistics:
     maxima: Tensor
     sums: Tensor
     selected: Tensor
-    """Of every row whose token is here; what stands in the others means nothing."""
+    """Of every row whose token is here; what is in the others means nothing."""
 
 
 def blocks_of(words: int) -> int:
@@ -223,7 +223,7 @@ def statistics_of_logits(logits_MC: Tensor, own_M: Tensor) -> Statistics:
     padded = np.full((rows, blocks_of(words) * BLOCK), -np.inf, np.float32)
     padded[:, :words] = logits_MC.numpy()
     z_MBL = padded.reshape(rows, blocks_of(words), BLOCK)
-    # A NaN shows in the sum. A block of -inf alone sums to 0: -inf minus -inf is no number.
+    # A NaN shows in the sum. A block of -inf alone sums to 0: -inf minus -inf is not a number.
     with np.errstate(invalid="ignore", over="ignore"):
         largest_MB = np.fmax.reduce(z_MBL, axis=2, initial=np.float32(-np.inf))
         shift_MB = np.where(np.isneginf(largest_MB), np.float32(0), largest_MB)

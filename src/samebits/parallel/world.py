@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from samebits.parallel.agreeing import agree, code_facts
-from samebits.parallel.failing import Waiting, explained, not_joined
-from samebits.parallel.meeting import Meeting, stay_on_loopback
-from samebits.parallel.standing import Answering, Standing, shared, tell_failure
+from samebits.parallel.rank_errors import Waiting, explained, not_joined
+from samebits.parallel.rank_status import Answering, Standing, shared, tell_failure
+from samebits.parallel.rendezvous import Meeting, stay_on_loopback
 
 TIMEOUT: Final = 60.0
 TRANSPORT_VARIABLE: Final = "SAMEBITS_TRANSPORT"

@@ -20,8 +20,8 @@ from samebits.model.weights import shapes
 from samebits.parallel.grid import Grid
 from samebits.parallel.layout import Block, whole
 from samebits.parallel.world import World
+from samebits.train.assessment import data_of, model_of
 from samebits.train.configuration import TrainConfig
-from samebits.train.planning import data_of, model_of
 from samebits.train.ranks import Ranks, ranks_of
 from samebits.train.trainer import Trainer
 
@@ -116,7 +116,7 @@ def losses_agree(distributed: Sequence[float], alone: Sequence[float]) -> LossVe
         words = f"{len(distributed)} losses of ranks, {len(alone)} of one worker; allowed: equally many, at least 1"
         return LossVerdict(holds=False, within_gate=False, detail=f"{LOSSES}: {words}")
     pairs = list(zip(distributed, alone, strict=True))
-    # An infinity less itself is no number, which is below no bound.
+    # An infinity less itself is not a number, which is below no bound.
     within = all(abs(left - right) <= GATE for left, right in pairs)
     for step, (left, right) in enumerate(pairs, 1):
         if not math.isfinite(left) or left.hex() != right.hex():

@@ -75,7 +75,8 @@ class RLConfig:
             raise ValueError(f"rl: lanes is {self.lanes!r}; allowed: {allowed}")
         if self.num_generations < 2:
             raise ValueError(
-                f"rl: num_generations is {self.num_generations}; allowed: at least 2, an advantage is a difference"
+                f"rl: num_generations is {self.num_generations}; allowed: at least 2, since"
+                " advantages are differences within a group"
             )
         if self.task not in TASKS:
             raise ValueError(f"rl: task is {self.task!r}; allowed: {', '.join(TASKS)}")

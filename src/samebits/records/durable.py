@@ -24,7 +24,7 @@ def put(path: Path, data: bytes) -> None:
         handle = os.open(path, flags, 0o666)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise OSError(errno.EINVAL, "is no plain file")
+                raise OSError(errno.EINVAL, "is not a regular file")
             os.ftruncate(handle, 0)
             rest = memoryview(data)
             while rest:

@@ -39,5 +39,5 @@ def recipe(named: Path) -> Path:
         return found
     if bare:
         known = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
-        raise ValueError(f"{named} is no file and no shipped recipe; shipped: {known}")
+        raise ValueError(f"{named} is neither a file nor a shipped recipe; shipped: {known}")
     return named

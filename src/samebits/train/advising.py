@@ -15,7 +15,7 @@ from samebits.train import algebra
 from samebits.train.algebra import Plan, Run
 from samebits.train.checkpoint import MOST_STEPS
 from samebits.train.configuration import TrainConfig
-from samebits.train.plan import LEAST_TOKENS_PER_STEP, TOKENS_PER_PARAMETER, Refusal, longest_warmup
+from samebits.train.plan_rules import LEAST_TOKENS_PER_STEP, TOKENS_PER_PARAMETER, Refusal, longest_warmup
 
 MEMORY: Final = "MEMORY"
 WORDS: Final = "VOCABULARY"

@@ -109,7 +109,7 @@ def write(
 
 
 def committed(folder: Path) -> list[int]:
-    """Steps whose marker vouches for their manifest, ascending. Their files are judged when they are read."""
+    """Steps whose marker confirms their manifest, ascending. Their files are judged when they are read."""
     found = []
     for step in _present(folder):
         try:

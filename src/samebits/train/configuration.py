@@ -291,10 +291,7 @@ def _faults(config: TrainConfig) -> Iterator[tuple[str, str]]:
     if model.folder is not None and model.overrides != Overrides():
         yield "model.overrides", "goes with a preset; a folder says its own sizes"
     if data.max_length < 1 or data.max_length % ALIGNMENT:
-        yield (
-            "data.max_length",
-            f"is {data.max_length}; allowed: a multiple of {ALIGNMENT}, at which a sum can stop and go on",
-        )
+        yield ("data.max_length", f"is {data.max_length}; allowed: a multiple of {ALIGNMENT}, where a chain can be cut")
     if (data.source == "stdlib") == bool(data.paths):
         yield (
             "data.paths",

@@ -183,7 +183,7 @@ def _files(paths: list[str]) -> Iterator[Path]:
         elif each.is_file():
             yield each
         else:
-            raise ValueError(f"data: {each} is no file and no folder; allowed: paths that exist")
+            raise ValueError(f"data: {each} does not exist; expected a file or a folder")
 
 
 def _text(path: Path) -> str:

@@ -17,8 +17,8 @@ from samebits.model.tokenizer_settings import GENERATION, SETTINGS, SIGNS, TEMPL
 from samebits.records.durable import put_in_one_move
 from samebits.records.plain_file import read_plain
 from samebits.train import checkpoint
+from samebits.train.assessment import shape_of, words_folder, words_of
 from samebits.train.configuration import TrainConfig
-from samebits.train.planning import shape_of, words_folder, words_of
 
 # What a folder may have of a tokenizer, each a plain file.
 COPIED: Final = (FILE, SETTINGS, SIGNS, TEMPLATE_FILE, GENERATION, "added_tokens.json", "vocab.json", "merges.txt")

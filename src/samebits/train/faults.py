@@ -11,7 +11,7 @@ from typing import Any
 
 from samebits.train import algebra
 from samebits.train.algebra import Architecture, Plan
-from samebits.train.plan import Rate, Refusal, check, from_mapping
+from samebits.train.plan_rules import Rate, Refusal, check, from_mapping
 
 
 def reach_not_compared(plan: Plan) -> list[Refusal]:

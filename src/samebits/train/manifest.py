@@ -29,7 +29,7 @@ LATEST: Final = "latest"
 # What a manifest lists, no more and no less.
 FILES: Final = (OPTIMIZER, STATE, WEIGHTS)
 WHOLE: Final = frozenset((*FILES, MANIFEST, MARKER))
-# What is read before any hash has vouched for it, or becomes many times its size once parsed.
+# What is read before any hash has confirmed it, or becomes many times its size once parsed.
 MOST_BYTES: Final = {LATEST: 256, MARKER: 256, MANIFEST: 1 << 16, STATE: 1 << 22}
 MOST_DEPTH: Final = 64
 MOST_BITS: Final = 4096
@@ -95,7 +95,7 @@ class Manifest:
             files = {name: Entry(**entry) for name, entry in document["files"].items()}
             manifest = cls(document["step"], document["hash"], files)
         except (AttributeError, KeyError, TypeError) as error:
-            raise DamagedError(f"{where} is no manifest: {error}") from error
+            raise DamagedError(f"{where} is not a manifest: {error}") from error
         for name in files:
             if name not in FILES:
                 raise DamagedError(f"{where} lists {name[:80]!r}; allowed: {', '.join(FILES)}")
@@ -113,7 +113,7 @@ def name_of(step: int) -> str:
 
 
 def committed_manifest(directory: Path) -> Manifest:
-    """The manifest that the marker vouches for. Its files are not looked at."""
+    """The manifest that the marker confirms. Its files are not looked at."""
     if directory.is_symlink() or not directory.is_dir():
         raise DamagedError(f"{directory}: no directory")
     if not os.path.lexists(directory / MARKER):
@@ -166,7 +166,7 @@ def contents(directory: Path, name: str, size: int | None = None) -> bytes:
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
-                raise DamagedError(f"{where} is no plain file")
+                raise DamagedError(f"{where} is not a regular file")
             if size is not None and status.st_size != size:
                 raise DamagedError(f"{where} has {status.st_size} bytes; {MANIFEST} says {size}")
             if status.st_size > (most := MOST_BYTES.get(name, status.st_size)):
@@ -201,7 +201,7 @@ def decoded_json(data: bytes, where: str) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("a key appears twice in one object")
     return found
 
 

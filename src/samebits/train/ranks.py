@@ -20,9 +20,9 @@ from samebits.model.split import Split
 from samebits.model.weights import shapes
 from samebits.ops.grad_norm import grad_norm
 from samebits.parallel.collectives import gather, gathered_integers
+from samebits.parallel.grad_norm import norm_of, piece_sums
 from samebits.parallel.grid import Grid
 from samebits.parallel.layout import Block, whole
-from samebits.parallel.norms import norm_of, piece_sums
 from samebits.parallel.schedules import Lanes
 from samebits.parallel.shards import Shards
 from samebits.parallel.world import Group, World

@@ -18,12 +18,12 @@ from samebits.parallel.collectives import gathered_integers
 from samebits.parallel.grid import Grid
 from samebits.parallel.world import World
 from samebits.train import checkpoint, watch
+from samebits.train.assessment import Assessment, assess, data_of, model_of, shape_of, words_of
 from samebits.train.configuration import TrainConfig, comparable
 from samebits.train.data import Data
 from samebits.train.display import Screen, Shown, Silent
 from samebits.train.events import UNWRITTEN, Events, opened
-from samebits.train.plan import check_counted
-from samebits.train.planning import Assessment, assess, data_of, model_of, shape_of, words_of
+from samebits.train.plan_rules import check_counted
 from samebits.train.ranks import ranks_of
 from samebits.train.speed import peak_flops, utilisation
 from samebits.train.trainer import OURS, Parts, StepRecord, Trainer

@@ -20,11 +20,11 @@ from samebits.ops.arguments import choose_backend
 from samebits.parallel.schedules import Lanes
 from samebits.train import lanes, watch
 from samebits.train.algebra import Run, learning_rate, position_after
+from samebits.train.assessment import plan_of
 from samebits.train.checkpoint import Checkpoint
 from samebits.train.configuration import OptimizerSection, TrainConfig, deciding
 from samebits.train.data import Data
-from samebits.train.order import sequences_of
-from samebits.train.planning import plan_of
+from samebits.train.data_order import sequences_of
 from samebits.train.ranks import ALONE, Ranks
 
 MOMENTS: Final = ("exp_avg", "exp_avg_sq")

@@ -84,7 +84,7 @@ def _parsed(whole: memoryview) -> tuple[dict[str, Any], dict[str, Array]]:
             arrays[name] = Array(dtype, bits)
             place += count
     except (ValueError, KeyError, TypeError, struct.error, AttributeError) as error:
-        raise BrokenPipeMessageError("what came through the checker's pipe is no message of the checker's") from error
+        raise BrokenPipeMessageError("the function's process wrote something else into the checker's pipe") from error
     return header, arrays
 
 

@@ -50,7 +50,7 @@ def origin_of_text(text: str) -> Origin:
         if not place.is_file():
             raise ValueError(f"{text!r}: no file {file!r}; a function in a file is named like ./file.py:fn")
         if not all(part.isidentifier() for part in attribute.split(".")):
-            raise ValueError(f"{text!r}: {attribute!r} is no name; a function in a file is named like ./file.py:fn")
+            raise ValueError(f"{text!r}: {attribute!r} is not a name; name a function in a file like ./file.py:fn")
         return Origin(name=text, file=file, attribute=attribute)
     if text.endswith(".py"):
         raise ValueError(f"{text!r} names no function; a function in a file is named like {text}:fn")

@@ -54,7 +54,7 @@ def probe(stranger: Stranger, forms: Sequence[Form], formats: Sequence[str], nam
     known = ", ".join(form.spec.name for form in (probed.bench.form for probed in fitting)) or ", ".join(
         form.spec.name for form in forms
     )
-    raise ValueError(f"{name!r} does not tell what it is like; say which with `like`: {known}")
+    raise ValueError(f"{name!r}: cannot infer a contract from its signature; pass `like` (--like): {known}")
 
 
 def _probed(bench: Bench, formats: Sequence[str]) -> Probed:

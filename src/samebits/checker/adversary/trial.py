@@ -122,7 +122,7 @@ def _value(name: str, default: object, text: str, given: bool) -> object:
         return True
     if isinstance(default, int):
         if not (text.isascii() and text.isdigit() and int(text) < 2**31):
-            raise ValueError(f"case: {name}={text!r} is no number")
+            raise ValueError(f"case: {name}={text!r} is not a number")
         return int(text)
     if name == "layouts":
         pairs = [pair.partition(":")[::2] for pair in text.split(",")]

@@ -1,6 +1,6 @@
 """Which functions of which component are traced, in which batches, and with which launches.
 
-A table: how a component is called stands in components.py, what is made of it in comparing.py. A component that is
+A table: how a component is called is in components.py, what is made of it in comparing.py. A component that is
 missing here has no kernel of its own, or one whose way depends on its data (`sample` searches among its scores)."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where the tracer takes the place of Triton's interpreter: builder, reductions, executor, truth values of tensors.
 
-Private parts of Triton 3.6, pinned and tested at the start of every tracing process. An operation that stands in none
+Private parts of Triton 3.6, pinned and tested at the start of every tracing process. An operation that is in none
 of the tables is refused."""
 
 from __future__ import annotations

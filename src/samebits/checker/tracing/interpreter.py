@@ -311,5 +311,5 @@ class Tracer:
             tl.tensor(interp.TensorHandle(two, tl.float32), tl.block_type(tl.float32, [2]))
         ).handle.data
         if made["id"][0] != made["id"][1] or made["row"].tolist() != [0, 1]:
-            raise RefusedError(f"{name} is no function of one element alone")
+            raise RefusedError(f"{name} is not an elementwise function")
         self._elementary.add(name)

@@ -1,7 +1,7 @@
 """The proofs of kind `dag`, by name: `<component>_rows` shows that every row of a component's results is one
 expression.
 
-For contracts to name. Each takes a process of its own and some ten seconds; what it is good for stands in its bound."""
+For contracts to name. Each takes a process of its own and some ten seconds; what it is good for is in its bound."""
 
 from __future__ import annotations
 

@@ -80,18 +80,18 @@ def check(
         )
         check_portable(backend or "cpu", instruction_set, record, as_json, others)
     if record or instruction_set is not None:
-        raise ValueError("check: --record and --instruction-set are about the portable goldens; say --portable too")
+        raise ValueError("check: --record and --instruction-set require --portable")
     if model is not None:
         _refuse_mixture(targets, all_components, like, shape, recipe, seed, chain, seconds, thorough, case, order)
         _check_model(model, promise, backend, format, stock, as_json)
     if chain:
         _check_chain(promise, backend, format, seed, as_json)
     if stock:
-        raise ValueError("check: --stock is about a model; say which with --model")
+        raise ValueError("check: --stock requires --model")
     names = [*(targets or []), *(OPERATORS.components() if all_components else [])]
     if not names:
         known = ", ".join(OPERATORS.components())
-        raise ValueError(f"check: name a component ({known}) or a function (mypkg.mod:fn), or say --all or --model")
+        raise ValueError(f"check: name a component ({known}) or a function (mypkg.mod:fn), or pass --all or --model")
     selection = Selection(shape=parse_shape(shape), recipe=recipe, formats=tuple(format) if format else None, seed=seed)
     work = Plan(judgements=())
     for name in dict.fromkeys(names):
@@ -156,7 +156,7 @@ def _widths(work: Plan) -> tuple[int, ...]:
 
 
 def _columns(judged: Sequence[tuple[str, str, str]]) -> tuple[int, ...]:
-    """As wide as what stands in them; nothing to judge has no columns."""
+    """As wide as what is in them; nothing to judge has no columns."""
     if not judged:
         return ()
     subjects, promises, backends = zip(*judged, strict=True)

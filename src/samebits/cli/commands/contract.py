@@ -135,7 +135,7 @@ def status(
 ) -> None:
     """The level of every contract on every backend, from receipts. Example: [bold]contract status softmax[/bold]"""
     from samebits.checker.planning import check_words
-    from samebits.checker.standing import effective_levels, standings
+    from samebits.checker.status import effective_levels, standings
 
     check_words(None, backend)
     known, store = trusted_components(components, trust), store_of(receipts, components)
@@ -161,7 +161,7 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Follow every equation to its receipts and list each hole. Example: [bold]samebits contract audit[/bold]"""
-    from samebits.checker.standing import holes, standings
+    from samebits.checker.status import holes, standings
 
     known = trusted_components(components, trust)
     found = standings(known, store_of(receipts, components))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from samebits.contracts.store import Store
-from samebits.contracts.trusting import refuse_untrusted
+from samebits.contracts.trust import refuse_untrusted
 from samebits.records.shipped import PACKAGE, checkout, shipped
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def known_components(folder: Path | None) -> dict[str, Component]:
         return {name: component for home in homes for name, component in home.components().items()}
     where = folder.resolve()
     if not where.is_dir():
-        raise ValueError(f"--components {folder} is no folder; a folder of components is needed")
+        raise ValueError(f"--components {folder} is not a folder; pass a folder of components")
     sys.path.insert(0, str(where.parent))
     found = Home(where, where.name).components()
     if not found:
@@ -54,7 +54,7 @@ def trusted_folders(components: Path | None, trust: list[Path] | None) -> list[P
     """Folders from which contracts may have modules imported: those that the user names."""
     for folder in trust or ():
         if not folder.is_dir():
-            raise ValueError(f"--trust {folder} is no folder; allowed: a folder of modules")
+            raise ValueError(f"--trust {folder} is not a folder; pass a folder of modules")
         sys.path.insert(0, str(folder.resolve()))
     return [*(trust or ()), *([] if components is None else [components])]
 
@@ -75,7 +75,7 @@ def store_of(receipts: Path | None, components: Path | None = None, *, writes: b
     if checkout() is None and components is not None:
         return Store(Path("receipts"))
     if checkout() is None and writes:
-        raise ValueError(f"{shipped('receipts')} came with samebits and is only read; say --receipts FOLDER")
+        raise ValueError(f"{shipped('receipts')} is read-only (shipped with samebits); pass --receipts FOLDER")
     return Store(shipped("receipts"))
 
 

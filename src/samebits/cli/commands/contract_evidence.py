@@ -38,7 +38,7 @@ def replay(
 
     from samebits.checker.replaying import UNJUDGED, Replay, candidates, sampled
     from samebits.checker.replaying import replay as run_again
-    from samebits.checker.standing import standings
+    from samebits.checker.status import standings
     from samebits.contracts.receipts import FALSE
 
     if (sample is not None and sample < 1) or seconds <= 0:
@@ -91,7 +91,7 @@ def collect(
 ) -> None:
     """Take over receipts of another machine; edited ones are refused. Example: [bold]contract collect h200[/bold]"""
     if not folder.is_dir():
-        raise ValueError(f"collect: {folder} is no folder; a folder of receipts is needed")
+        raise ValueError(f"collect: {folder} is not a folder; pass a folder of receipts")
     theirs, store = Store(folder), store_of(receipts, components, writes=True)
     taken = [receipt for name in known_components(components) for receipt in theirs.read(name)]
     if not taken:
@@ -128,5 +128,5 @@ def verify(
     elif signer:
         print(f"holds: {folder} is signed by {signer}")
     else:
-        print(f"does not hold: no allowed signer signed {folder} as it lies here")
+        print(f"does not hold: no allowed signer signed {folder} as it is here")
     raise typer.Exit(0 if signer else 1)

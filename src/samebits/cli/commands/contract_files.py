@@ -50,7 +50,7 @@ def validate(
     else:
         for problem in problems:
             print(problem)
-        print(f"{len(problems)} problems" if problems else f"{len(files)} contracts say nothing that is not executed")
+        print(f"{len(problems)} problems" if problems else f"{len(files)} contracts: every line is executed")
     raise typer.Exit(1 if problems else 0)
 
 
@@ -99,7 +99,7 @@ def graph(
 
 
 def _graph(components: Path | None, trust: list[Path] | None, receipts: Path | None) -> Graph:
-    from samebits.checker.standing import standings
+    from samebits.checker.status import standings
     from samebits.contracts.graph import graph_of
     from samebits.contracts.planned import planned
 

@@ -19,7 +19,7 @@ from samebits.records.report import EXIT_CODES, Verdict
 
 if TYPE_CHECKING:
     from samebits.cli.demonstration import Demonstration
-    from samebits.parity.demonstrated import Answer, Crowd, Cuts, Models
+    from samebits.parity.demo_results import Answer, Crowd, Cuts, Models
 
 SCHEMA = "samebits.demo/2"
 
@@ -38,7 +38,7 @@ def demo(
     # Loaded here: it imports trainer and engine, which other commands need not wait for.
     from samebits.cli.demonstration import demonstrate
     from samebits.cli.page import render
-    from samebits.parity.demonstrating import REAL_MODEL, measure
+    from samebits.parity.demo import REAL_MODEL, measure
 
     # Said before the minute that it takes to measure.
     if not out.parent.is_dir() or out.is_dir():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from samebits.cli.console import Json, print_json, progress
-from samebits.cli.failing import between_ranks
+from samebits.cli.errors import between_ranks
 
 if TYPE_CHECKING:
     from samebits.infer import Engine, Event, Request
@@ -22,7 +22,7 @@ PAGE_SIZE = 16
 
 def generate(
     model: Annotated[str, typer.Option(help="A folder with config.json, a .gguf file, smollm2, or tiny@0.")],
-    prompt: Annotated[str, typer.Option(help="The text that goes on.")],
+    prompt: Annotated[str, typer.Option(help="The prompt to continue.")],
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is a message, written by the chat template.")
     ] = False,

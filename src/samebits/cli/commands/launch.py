@@ -55,7 +55,7 @@ def arguments(command: list[str]) -> list[str]:
     commands = sorted(set(typer.main.get_group(app).commands) - {"launch"})
     allowed = f"allowed: {', '.join(commands)}, a file.py, or -m and a module"
     if not command:
-        raise ValueError(f"launch: there is no command behind --; {allowed}")
+        raise ValueError(f"launch: missing command after --; {allowed}")
     first = command[0]
     if first == "-m" and len(command) > 1:
         return [sys.executable, *command]

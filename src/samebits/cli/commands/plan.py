@@ -13,8 +13,8 @@ from samebits.cli.console import Json, output, print_json, progress
 from samebits.records.shipped import recipe
 
 if TYPE_CHECKING:
+    from samebits.train.assessment import Assessment
     from samebits.train.configuration import TrainConfig
-    from samebits.train.planning import Assessment
 
 SCHEMA = "samebits.plan/1"
 
@@ -34,8 +34,8 @@ def plan(config: Source, settings: Settings = None, as_json: Json = False) -> No
 
     Example: [bold]samebits plan tiny --set training.max_steps=200[/bold]"""
     # Loaded here: other commands need not wait for it.
+    from samebits.train.assessment import assess, data_of, shape_of
     from samebits.train.configuration import read
-    from samebits.train.planning import assess, data_of, shape_of
 
     with progress(f"reading {config}") as tell:
         chosen = read(config, settings or [])

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from samebits.cli.commands.train import Tensor
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
-from samebits.cli.failing import between_ranks
+from samebits.cli.errors import between_ranks
 from samebits.records.report import EXIT_CODES, Verdict
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import typer
 
 from samebits.cli.commands.plan import Settings, Source, print_assessment
 from samebits.cli.console import Json, output, print_json
-from samebits.cli.failing import between_ranks, tell
+from samebits.cli.errors import between_ranks, tell
 
 if TYPE_CHECKING:
+    from samebits.train.assessment import Assessment
     from samebits.train.configuration import TrainConfig
-    from samebits.train.planning import Assessment
     from samebits.train.running import Summary
 
 SCHEMA = "samebits.train/1"
@@ -54,7 +54,7 @@ def train(
     from samebits.train.watch import BreachError
 
     if allow_changes and not resume:
-        raise ValueError("train: --allow-changes is about a run that goes on; say --resume as well")
+        raise ValueError("train: --allow-changes requires --resume")
     if exported is not None:
         refuse_if_taken(exported)
     chosen = read(config, settings or [])

@@ -297,7 +297,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise RefusedError(400, f"the key {name[:64]!r} stands twice in one object; allowed: once")
+            raise RefusedError(400, f"the key {name[:64]!r} appears twice in one object")
         found[name] = value
     return found
 

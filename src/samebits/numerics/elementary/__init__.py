@@ -86,7 +86,7 @@ def worst_ulp(
 
     A wrong sign or NaN counts as infinite. All patterns of one function take a minute or two on two cores."""
     if not 0 <= first_pattern <= first_pattern + count <= 1 << 32:
-        raise ValueError(f"{name}: patterns must lie in 0..2^32, got first_pattern={first_pattern}, count={count}")
+        raise ValueError(f"{name}: patterns must be in 0..2^32, got first_pattern={first_pattern}, count={count}")
     worst, pattern = ctypes.c_double(), ctypes.c_uint32()
     native.call(
         "elementary_worst",

@@ -64,7 +64,7 @@ ERF_MIDDLE: Final = 0.5
 ERFC_CENTRE: Final = float.fromhex("0x1.a0788p-1")
 ERF_IS_ONE: Final = 4.0
 
-# Adding 1.5 * 2^23 rounds a small number to an integer, which then stands in the low bits of the sum.
+# Adding 1.5 * 2^23 rounds a small number to an integer, which then is in the low bits of the sum.
 ROUNDER: Final = 12582912.0
 ROUNDER_BITS: Final = 0x4B400000
 

@@ -18,7 +18,7 @@ Words = NDArray[np.uint32]
 def _check(seed: int, stream: int, count: int) -> None:
     for name, value, limit in (("seed", seed, 1 << 64), ("stream", stream, 1 << 32), ("count", count, 1 << 62)):
         if not 0 <= value < limit:
-            raise ValueError(f"philox: {name} must lie in 0..{limit - 1}, got {name}={value}")
+            raise ValueError(f"philox: {name} must be in 0..{limit - 1}, got {name}={value}")
 
 
 def philox_blocks(counter: Words, key: Words) -> Words:

@@ -15,9 +15,9 @@ from torch import Tensor
 from samebits.ops.adamw.arguments import check_memory, check_numbers, check_step, check_update
 from samebits.ops.adamw.optimizer import AdamW
 from samebits.ops.adamw.reference import Numbers
+from samebits.ops.argument_types import checked
 from samebits.ops.arguments import choose_backend
 from samebits.ops.backends import kernel_module
-from samebits.ops.checking import checked
 from samebits.ops.registering import register
 
 __all__ = ["AdamW", "adamw_"]

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_integer
-from samebits.ops.checking import checked
 from samebits.ops.cross_entropy.reference import factor_of, total_and_mean
 from samebits.ops.logprob import check_rows, check_vocabulary, forward, statistic_dtype
 from samebits.ops.logprob.gradients import Selection

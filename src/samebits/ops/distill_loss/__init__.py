@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_integer, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
-from samebits.ops.checking import checked
 from samebits.ops.distill_loss.reference import STATISTICS
 from samebits.ops.matmul import matmul
 from samebits.ops.registering import call, register

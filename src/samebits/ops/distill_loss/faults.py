@@ -107,7 +107,7 @@ def negative_constant(
     temperature: float = TEMPERATURE,
     alpha: float = ALPHA,
 ) -> Tensor:
-    """Breaks the sign of KL: a constant stands in its place, and only a watched curve would show it."""
+    """Breaks the sign of KL: a constant is in its place, and only a watched curve would show it."""
     _, entropy = _parts(student_logits, teacher_logits, targets, temperature)
     return torch.where(targets == IGNORE_INDEX, 0.0, -0.25 * alpha * temperature**2) + (1 - alpha) * entropy
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.ops.argument_types import checked
 from samebits.ops.arguments import (
     check_accumulator,
     check_dimensions,
@@ -20,7 +21,6 @@ from samebits.ops.arguments import (
     short,
 )
 from samebits.ops.backends import kernel_module
-from samebits.ops.checking import checked
 from samebits.ops.registering import call, register
 
 # The number of no row: what an operator is given where no row is exempt from the gradient.

@@ -13,9 +13,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from samebits.ops.argument_types import check_each, checked, shown
 from samebits.ops.arguments import DTYPES, choose_backend, short
 from samebits.ops.backends import kernel_module
-from samebits.ops.checking import check_each, checked, shown
 from samebits.ops.registering import register
 from samebits.ops.roots import square_root
 

@@ -68,7 +68,7 @@ def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:
     answers = {
         "float64": call.refusal(x=call.arguments["x"].double()),
         "a largest norm below 0": call.refusal({"max_norm": -1.0}),
-        "a largest norm that is no number": call.refusal({"max_norm": math.nan}),
+        "a largest norm that is not a number": call.refusal({"max_norm": math.nan}),
         "an infinite largest norm": call.refusal({"max_norm": math.inf}),
     }
     taken = [what for what, said in answers.items() if not said or "\n" in said]

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_dimensions, check_equal, check_tensors, choose_backend, short
-from samebits.ops.checking import checked
 from samebits.ops.embedding import embedding_gradient_
 from samebits.ops.matmul import matmul_accumulate_
 from samebits.ops.registering import call, register

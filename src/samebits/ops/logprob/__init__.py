@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.ops.argument_types import checked
 from samebits.ops.arguments import (
     check_accumulator,
     check_dimensions,
@@ -21,7 +22,6 @@ from samebits.ops.arguments import (
     choose_backend,
     short,
 )
-from samebits.ops.checking import checked
 from samebits.ops.logprob.gradients import Selection, kernel
 from samebits.ops.registering import call, register
 

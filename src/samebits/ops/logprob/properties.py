@@ -54,7 +54,7 @@ def sampler_is_trainer(call: Call, tolerance: Tolerance) -> str:
 
 
 def masked_rows_are_nothing(call: Call, tolerance: Tolerance) -> str:
-    """A masked position gives +0 and sends no gradient, whatever stands in its row."""
+    """A masked position gives +0 and sends no gradient, whatever is in its row."""
     hidden, ids = call.arguments["hidden"].clone(), call.arguments["ids"].clone()
     ids[::2] = IGNORED
     hidden[::2] = math.nan

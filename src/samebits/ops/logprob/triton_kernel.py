@@ -76,7 +76,7 @@ def block_statistics(logits, rows, n, ids_ptr, maxima_ptr, sums_ptr, selected_pt
     ids = tl.load(ids_ptr + rows, mask=inside, other=-1)
     selected = tl.max(tl.where(columns[None, :] == ids[:, None], logits, minus_infinity), 1)
     tl.store(selected_ptr + rows, selected, mask=(ids >= n) & (ids < n + 256))
-    # A block of -inf alone sums to 0: its logits are taken as they are, for -inf minus -inf is no number.
+    # A block of -inf alone sums to 0: its logits are taken as they are, for -inf minus -inf is not a number.
     shift = tl.where(largest == minus_infinity, 0.0, largest)
     tl.store(sums_ptr + place, fold_by_halves(exp(logits - shift[:, None]), TILE_M), mask=inside)
 

@@ -95,7 +95,7 @@ def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:
         "a weight one too long": call.refusal(weight=torch.cat([weight, weight[:1]])),
         "a weight of two axes": call.refusal(weight=weight[None]),
         "eps below 0": call.refusal({"eps": -1e-6}),
-        "eps that is no number": call.refusal({"eps": math.nan}),
+        "eps that is not a number": call.refusal({"eps": math.nan}),
     }
     taken = [what for what, said in answers.items() if not said or "\n" in said]
     return f"not refused in one line: {', '.join(taken)}" if taken else ""

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
-from samebits.ops.checking import checked
 from samebits.ops.registering import call, contiguous_like, register
 from samebits.ops.rope.scaling import RopeScaling, attention_factor, frequencies
 

@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from samebits.ops.argument_types import AnyInt, checked, shown
 from samebits.ops.arguments import check_dimensions, check_integer, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
-from samebits.ops.checking import AnyInt, checked, shown
 from samebits.ops.registering import call, register
 
 # Below this a temperature is a misprint for 0: scores would leave the range of float32.

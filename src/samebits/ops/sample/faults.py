@@ -20,7 +20,7 @@ def draws_from_a_state(logits: Tensor, requests: Tensor, positions: Tensor) -> T
 
 
 def counts_by_row(logits: Tensor, requests: Tensor, positions: Tensor) -> Tensor:
-    """Breaks batch, chunk and padding: the place in the batch stands in the counter."""
+    """Breaks batch, chunk and padding: the place in the batch is in the counter."""
     return draw_by_request(logits, requests, positions + torch.arange(len(positions), device=positions.device))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
+from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
-from samebits.ops.checking import checked
 from samebits.ops.registering import call, contiguous_like, register
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from samebits.train.algebra import Plan
-from samebits.train.plan import Refusal, check, check_counted, from_mapping
+from samebits.train.plan_rules import Refusal, check, check_counted, from_mapping
 
 OF_PLAN = (
     "num_sequences",

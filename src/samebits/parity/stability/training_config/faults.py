@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from samebits.parity.stability.training_config import refused
-from samebits.train import algebra, faults, plan
+from samebits.train import algebra, faults, plan_rules
 from samebits.train.algebra import Plan
-from samebits.train.plan import Refusal
+from samebits.train.plan_rules import Refusal
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def ranks_left_out(plans: Tensor) -> Tensor:
 
 def floor_for_ceiling(plans: Tensor) -> Tensor:
     """The least number of epochs is rounded down."""
-    with _in_place_of(plan, "least_epochs", faults.floor_for_ceiling):
+    with _in_place_of(plan_rules, "least_epochs", faults.floor_for_ceiling):
         return refused(plans)
 
 
@@ -55,8 +55,8 @@ def warmup_against_max_steps(plans: Tensor) -> Tensor:
 
 def _judged_to_max_steps(given: Plan) -> list[Refusal]:
     if given.max_steps is None or given.max_steps <= given.warmup_steps:
-        return plan.check(given)
-    return plan.check(given, rate=faults.horizon_is_max_steps(given.max_steps))
+        return plan_rules.check(given)
+    return plan_rules.check(given, rate=faults.horizon_is_max_steps(given.max_steps))
 
 
 def horizon_is_max_steps(plans: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def horizon_is_max_steps(plans: Tensor) -> Tensor:
 
 def no_decay(plans: Tensor) -> Tensor:
     """The peak is kept after the warm-up."""
-    return refused(plans, judge=lambda given: plan.check(given, rate=faults.no_decay))
+    return refused(plans, judge=lambda given: plan_rules.check(given, rate=faults.no_decay))
 
 
 def accumulation_ignored(plans: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.house.documents import PROJECT
+from tests.repository.documents import PROJECT
 
 RESULTS = PROJECT / "benchmarks" / "results"
 RECORDS = sorted(RESULTS.glob("*.json"))

@@ -11,15 +11,15 @@ from tests.train.small_run import ROOT, small
 from samebits.cli import main
 from samebits.model import PRESETS
 from samebits.model.weights import count
-from samebits.train import faults, planning
+from samebits.train import assessment, faults
 from samebits.train.algebra import parameters
+from samebits.train.assessment import architecture_of, assess, data_of, memory_of, shape_of
 from samebits.train.configuration import TrainConfig, read
-from samebits.train.planning import architecture_of, assess, data_of, memory_of, shape_of
 
 EXAMPLE = ROOT / "recipes/worked_example.yaml"
 
 
-def judged(config: TrainConfig) -> planning.Assessment:
+def judged(config: TrainConfig) -> assessment.Assessment:
     data = None if config.data.num_sequences is not None else data_of(config)
     return assess(config, shape_of(config), data)
 
@@ -57,9 +57,9 @@ def test_a_check_that_does_not_compare_is_noticed(monkeypatch: pytest.MonkeyPatc
     """FALSIFY-CFG-001 and 002, planted: a check that compares neither would let the example run."""
     config = read(EXAMPLE)
     assert {"CFG-OB1", "CFG-OB2"} <= set(obligations(config))
-    monkeypatch.setattr(planning, "check", faults.reach_not_compared)
+    monkeypatch.setattr(assessment, "check", faults.reach_not_compared)
     assert "CFG-OB1" not in obligations(config)
-    monkeypatch.setattr(planning, "check", faults.warmup_against_max_steps)
+    monkeypatch.setattr(assessment, "check", faults.warmup_against_max_steps)
     assert "CFG-OB2" not in obligations(read(EXAMPLE, ["optimizer.warmup_steps=500"]))
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.house.documents import PROJECT, Block
-from tests.house.shown_commands import Shown, all_shown, commands_of, mentioned, read, refusal, words_of
+from tests.repository.documents import PROJECT, Block
+from tests.repository.shown_commands import Shown, all_shown, commands_of, mentioned, read, refusal, words_of
 
 from samebits.cli import main
 
@@ -49,7 +49,7 @@ RL_ON_RANKS = Elsewhere("tests/parity/test_rl_ranks.py::test_the_command_on_two_
 OWN_CONTRACT = Elsewhere("tests/contracts/test_receipts.py::test_a_users_own_contract_reaches_its_level")
 REPLAYED = Elsewhere("tests/contracts/test_receipts.py::test_what_is_run_is_written_down_and_replayed")
 SIGNED = Elsewhere("tests/contracts/test_signing.py::test_a_signature_speaks_for_the_receipts_as_they_lie")
-SUITE = Elsewhere("tests/house/test_documents.py::test_make_targets_exist")
+SUITE = Elsewhere("tests/repository/test_documents.py::test_make_targets_exist")
 WHEEL = Elsewhere("tests/setup/test_wheel.py::test_version_and_the_help_of_every_command")
 
 COVERED: dict[str, Run | Elsewhere] = {

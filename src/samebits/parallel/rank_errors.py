@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from samebits.parallel.standing import STORE_SECONDS, StoreError, Waiting, ask, failure_of, tell_failure, within
+from samebits.parallel.rank_status import STORE_SECONDS, StoreError, Waiting, ask, failure_of, tell_failure, within
 
 if TYPE_CHECKING:
-    from samebits.parallel.meeting import Meeting
+    from samebits.parallel.rendezvous import Meeting
     from samebits.parallel.world import World
 
 __all__ = ["HungError", "LostError", "RankError", "Waiting", "explained", "not_joined"]

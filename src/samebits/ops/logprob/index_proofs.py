@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from samebits.contracts.integers import Claim, prove
+from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth
-from samebits.ops.integers import SIZE_LIMIT, equal_parts, fold_of_lanes, row_shares
+from samebits.ops.index_claims import SIZE_LIMIT, equal_parts, fold_of_lanes, row_shares
 from samebits.ops.logprob.gradients import ROW_MULTIPLE, SCRATCH_BYTES
 from samebits.ops.logprob.reference import BLOCK
-from samebits.ops.matmul.integers import every_product_once, every_tile_once, loads_in_bounds, resident_programs
+from samebits.ops.matmul.index_proofs import every_product_once, every_tile_once, loads_in_bounds, resident_programs
 
 BOUND: Final = "all rows, vocabularies, tiles, chunks and numbers of threads >= 1; in Triton axes < 2^31 - 2^12"
 

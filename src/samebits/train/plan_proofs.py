@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from samebits.contracts.integers import Claim, prove
+from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth
 from samebits.train import algebra

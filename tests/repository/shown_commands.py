@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import typer
-from tests.house.documents import PAGES, Block, blocks, inline_code, name_of
+from tests.repository.documents import PAGES, Block, blocks, inline_code, name_of
 
 from samebits import checker
 from samebits.cli import app

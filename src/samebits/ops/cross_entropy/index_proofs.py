@@ -4,11 +4,11 @@ Models the loop of `one_pass`. Knows no kernel: cross-entropy runs logprob's."""
 
 from __future__ import annotations
 
-from samebits.contracts.integers import Claim, prove
+from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth
 from samebits.ops.cross_entropy.one_pass import SCRATCH_NUMBERS
-from samebits.ops.logprob.integers import BOUND, every_logit_in_one_block, merged_in_order, selected_in_one_block
+from samebits.ops.logprob.index_proofs import BOUND, every_logit_in_one_block, merged_in_order, selected_in_one_block
 
 
 def chunks_of_rows() -> Claim:

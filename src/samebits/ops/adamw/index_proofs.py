@@ -4,10 +4,10 @@ Runs the real `elements_of`, whose lines `adamw_step` repeats; models the tasks 
 
 from __future__ import annotations
 
-from samebits.contracts.integers import Claim, prove
+from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth
-from samebits.ops.integers import each_once, program_elements
+from samebits.ops.index_claims import each_once, program_elements
 
 # _cpu/rows.h:TASK_ELEMENTS.
 TASK_ELEMENTS = 2**16

@@ -1,4 +1,4 @@
-"""What stands in the documents: pages, prose, code blocks, figures. Judges nothing."""
+"""What is in the documents: pages, prose, code blocks, figures. Judges nothing."""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@ Models the loops of the kernels; lanes and elements are those that all operators
 
 from __future__ import annotations
 
-from samebits.contracts.integers import Claim, prove
+from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth
 from samebits.ops.grad_norm.reference import LANES, PIECE
-from samebits.ops.integers import fold_of_lanes, lane_of_an_element, program_elements
+from samebits.ops.index_claims import fold_of_lanes, lane_of_an_element, program_elements
 
 
 def every_element_in_one_piece() -> Claim:

@@ -4,10 +4,10 @@ Runs the real `block_of` on unknowns; the claims are those that all operators of
 
 from __future__ import annotations
 
-from samebits.contracts.integers import Claim, prove
+from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth
-from samebits.ops.integers import EVERY_SIZE, SIZE_LIMIT, row_claims
+from samebits.ops.index_claims import EVERY_SIZE, SIZE_LIMIT, row_claims
 
 
 def maximum_meets_every_element() -> Claim:

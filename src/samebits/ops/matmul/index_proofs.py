@@ -9,10 +9,10 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from samebits.contracts.integers import Claim, prove
+from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth
-from samebits.ops.integers import EVERY_SIZE, SIZE_LIMIT, each_once, equal_parts, vector_share
+from samebits.ops.index_claims import EVERY_SIZE, SIZE_LIMIT, each_once, equal_parts, vector_share
 from samebits.ops.matmul.launch_table import CHAIN_WIDTH, TABLE, select
 
 # Outputs that a device can hold: 2^36 numbers of two bytes fill 128 GiB.

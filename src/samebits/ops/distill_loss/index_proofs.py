@@ -4,11 +4,11 @@ Runs the real `block_of` on unknowns; models what the kernels add to it."""
 
 from __future__ import annotations
 
-from samebits.contracts.integers import Claim, prove
+from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth
 from samebits.ops.distill_loss.reference import STATISTICS
-from samebits.ops.integers import EVERY_SIZE, SIZE_LIMIT, row_claims
+from samebits.ops.index_claims import EVERY_SIZE, SIZE_LIMIT, row_claims
 
 
 def statistics_in_bounds() -> Claim:

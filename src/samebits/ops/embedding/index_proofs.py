@@ -4,10 +4,10 @@ Models the kernels' loops; a sorted array appears by the few places that an argu
 
 from __future__ import annotations
 
-from samebits.contracts.integers import Claim, prove
+from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth
-from samebits.ops.integers import SIZE_LIMIT, each_once, row_shares, vector_share
+from samebits.ops.index_claims import SIZE_LIMIT, each_once, row_shares, vector_share
 
 
 def every_position_has_a_walker() -> Claim:

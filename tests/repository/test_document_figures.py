@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.house.documents import FOR_READERS, PROJECT, figures, name_of, paragraphs
+from tests.repository.documents import FOR_READERS, PROJECT, figures, name_of, paragraphs
 
 from samebits.numerics.elementary import MAXIMUM_ULP, evaluate
 

@@ -23,7 +23,7 @@ from samebits.train.advising import MEMORY, POSITIONS, WORDS, Change, change_for
 from samebits.train.algebra import Architecture, Plan, Run
 from samebits.train.configuration import IN_BYTES, TrainConfig
 from samebits.train.data import Data, load, named_words
-from samebits.train.plan import Refusal, check
+from samebits.train.plan_rules import Refusal, check
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,9 +185,7 @@ def assess(config: TrainConfig, shape: ModelConfig, data: Data | None) -> Assess
         found.append(Refusal(MEMORY, message))
     needed = data.vocabulary if data is not None else 0
     if needed > shape.vocab_size:
-        found.append(
-            Refusal(WORDS, f"the data has {needed} words, the model {shape.vocab_size}; allowed: at least those")
-        )
+        found.append(Refusal(WORDS, f"the data needs vocab_size >= {needed}, got {shape.vocab_size}"))
     if config.data.max_length > shape.max_position_embeddings:
         message = (
             f"data.max_length is {config.data.max_length}, the model has {shape.max_position_embeddings} positions"

@@ -1,7 +1,7 @@
 """The proofs by enumeration that contracts name: a component's finite set, and the obligations its contract lists for
 it.
 
-Knows components by name only; what is enumerated stands in each component's finite.py."""
+Knows components by name only; what is enumerated is in each component's finite.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from samebits.checker.enumerating import enumerate_set
+from samebits.checker.exhaustive import enumerate_set
 from samebits.checker.targets import OPERATORS, specs
 from samebits.contracts.enumeration import Chunk, backend, by_triton, same_on_both
 from samebits.contracts.finite import FiniteSet

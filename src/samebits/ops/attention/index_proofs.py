@@ -8,12 +8,12 @@ from __future__ import annotations
 from itertools import product
 from typing import Any, Final
 
-from samebits.contracts.integers import Claim, prove
+from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth, Whole
 from samebits.ops.attention.cache import PAGE_MULTIPLE
 from samebits.ops.attention.forms import BLOCK_KEYS, Rule
-from samebits.ops.integers import SIZE_LIMIT, each_once, equal_parts, fold_of_lanes, lane_of_an_element, row_shares
+from samebits.ops.index_claims import SIZE_LIMIT, each_once, equal_parts, fold_of_lanes, lane_of_an_element, row_shares
 
 # (causal, windowed)
 RULES: Final = tuple(product((False, True), repeat=2))

@@ -21,14 +21,14 @@ from samebits.model.model import Model
 from samebits.model.tokenizer import Tokenizer
 from samebits.numerics.bits import compare as compare_bits
 from samebits.numerics.bits import ulp_distance
-from samebits.parity.demonstrated import Answer, Crowd, Cuts, Models, Policy, Scores, Token, TrainingRun
+from samebits.parity.demo_results import Answer, Crowd, Cuts, Models, Policy, Scores, Token, TrainingRun
 from samebits.parity.scoring import compare, score
 from samebits.parity.stock import STOCK
 from samebits.records.packages import MissingPackageError
 from samebits.train import checkpoint, events
+from samebits.train.assessment import shape_of
 from samebits.train.configuration import TrainConfig, read_text
 from samebits.train.lanes import Backward, Cut, Example, mean_loss
-from samebits.train.planning import shape_of
 from samebits.train.running import run
 from samebits.train.trainer import Parts
 

@@ -36,7 +36,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 
 def one_line(message: str) -> str:
-    """A message as one line that can be printed, whatever stands in it."""
+    """A message as one line that can be printed, whatever is in it."""
     joined = " ".join(message.split())
     shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in joined[:LONGEST_LINE])
     return shown if len(joined) <= LONGEST_LINE else f"{shown}..."

@@ -19,10 +19,10 @@ from tests.parallel.ranks import on_ranks
 from tests.parallel.test_launching import Lines
 from tests.parallel.wires import cut, on_both_sides, wired
 
-from samebits.parallel import failing
-from samebits.parallel.failing import HungError, LostError, RankError, Waiting, arrivals, explained
+from samebits.parallel import rank_errors
 from samebits.parallel.launching import launch
-from samebits.parallel.standing import STORE_SECONDS, Standing, StoreError, within
+from samebits.parallel.rank_errors import HungError, LostError, RankError, Waiting, arrivals, explained
+from samebits.parallel.rank_status import STORE_SECONDS, Standing, StoreError, within
 from samebits.parallel.world import World, join
 
 PROGRAM = str(Path(__file__).with_name("programs.py"))
@@ -71,7 +71,7 @@ def test_a_stopped_rank_is_named_by_everybody_within_the_timeout() -> None:
         assert kind == "HungError" and text.startswith(f"rank {rank}: exchange 5 ")
         assert named(text) == ([0, 1, 3], [2])
         assert text.endswith("rank 2 did not (it does not answer: stopped, dead or cut off)")
-        assert seconds < TIMEOUT + 2 * failing.GRACE_SECONDS + STORE_SECONDS
+        assert seconds < TIMEOUT + 2 * rank_errors.GRACE_SECONDS + STORE_SECONDS
 
 
 def elsewhere(world: World, what: str) -> str:
@@ -139,7 +139,7 @@ def misnamed(world: World) -> str:
     def everybody(_: Any, ranks: Sequence[int], seconds: float) -> dict[int, dict[str, Any]]:
         return {rank: {"waits": True, "what": "tree of ones", "number": 3, "seconds": 1.0} for rank in ranks}
 
-    failing.ask = everybody
+    rank_errors.ask = everybody
     return elsewhere(world, "computes")
 
 
@@ -190,8 +190,8 @@ class Broken:
 
 
 def test_a_store_that_fails_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failing, "GRACE_SECONDS", 0.05)
-    monkeypatch.setattr(failing, "LAST_WORD_SECONDS", 0.05)
+    monkeypatch.setattr(rank_errors, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(rank_errors, "LAST_WORD_SECONDS", 0.05)
     world = World(rank=0, size=3, store=Broken(0.0), standing=Standing())
     hung = explained(world, HERE, RuntimeError("Timed out waiting 1000ms for recv operation to complete"))
     assert isinstance(hung, HungError)
@@ -259,7 +259,7 @@ def test_a_cut_wire_is_named_on_both_sides(wire: tuple[str, str]) -> None:
         began = time.monotonic()
         cut(wire)
         first, second = (side.communicate(timeout=60)[1] for side in sides)
-        assert time.monotonic() - began < TIMEOUT + 2 * failing.GRACE_SECONDS + STORE_SECONDS
+        assert time.monotonic() - began < TIMEOUT + 2 * rank_errors.GRACE_SECONDS + STORE_SECONDS
     finally:
         for side in sides:
             side.kill()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from samebits.contracts.integers import Claim
+from samebits.contracts.integer_proofs import Claim
 from samebits.contracts.symbolic import Symbols, Truth, Whole
 
 LANES: Final = 256
