@@ -24,9 +24,9 @@ from provenance import processor, provenance
 from torch import Tensor
 
 from samebits import native
+from samebits.native.launch_numbers import launching
 from samebits.native.sources import source_digest
 from samebits.numerics.bits import compare
-from samebits.ops.launching import launching
 from samebits.ops.matmul import linear, matmul
 from samebits.ops.rmsnorm import rmsnorm
 

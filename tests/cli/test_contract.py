@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "components"
 
 def test_validate_names_file_line_and_id(samebits: Any, tmp_path: Path) -> None:
     good = samebits("contract", "validate")
-    assert good.code == 0 and "contracts say nothing that is not executed" in good.out
+    assert good.code == 0 and "contracts: every line is executed" in good.out
     broken = tmp_path / "contract.yaml"
     lines = SOFTMAX.read_text().splitlines()
     place = next(number for number, line in enumerate(lines) if line.strip() == "domain: SM-D5")
@@ -70,7 +70,7 @@ def test_a_mistake_is_one_line(samebits: Any, tmp_path: Path) -> None:
         (("contract", "prove", "nothing"), "no contract is called 'nothing'"),
         (("contract", "prove", "softmax", "--level", "9"), "allowed: levels 1 to 4"),
         (("contract", "status", "--components", str(tmp_path)), "has no component"),
-        (("contract", "collect", str(tmp_path / "none")), "is no folder"),
+        (("contract", "collect", str(tmp_path / "none")), "is not a folder"),
         (("contract", "replay", "--sample", "0"), "sample=0, seconds=60.0; allowed: at least 1"),
         (("contract", "status", "--backend", "tpu"), "unknown backend 'tpu'"),
         (("contract", "prove", "--backend", "tpu"), "unknown backend 'tpu'"),

@@ -89,7 +89,7 @@ def test_the_level_is_that_of_the_weakest() -> None:
 
 def test_a_name_stands_once() -> None:
     twice = Node(name="a", kind="bound", depends_on=())
-    with pytest.raises(ValueError, match="contract 'a' stands twice"):
+    with pytest.raises(ValueError, match="contract 'a' appears twice"):
         Graph([twice, twice])
 
 

@@ -79,7 +79,7 @@ FAULTS = {
     "unknown key": ("depends_on: []", "depends_on: []\nstatus: bound", r"\.yaml:5: unknown key 'status'"),
     "unknown inner key": ("    tolerance:", "    tolerances: exact\n    tolerance:", "unknown key 'tolerances'"),
     "missing key": ("waits_for:", "# waits_for:", "key 'waits_for' is missing"),
-    "wrong file": ("contract: stream_sync", "contract: stream", "stands in stream_sync.yaml"),
+    "wrong file": ("contract: stream_sync", "contract: stream", "is in stream_sync.yaml"),
     "wrong id": ("STREAMSYNC-OB1:", "STREAM-OB1:", "an id must look like STREAMSYNC-OB1"),
     "a sentence for a word": ("predicate: before", "predicate: comes before", "must be one word"),
     "wrong test": ("FALSIFY-GPU-008", "GPU-008", "a test must look like"),

@@ -95,10 +95,10 @@ def lines_of(own: Path) -> tuple[Path, list[str]]:
 
 def test_a_deleted_receipt_lowers_the_level(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, lines = lines_of(own)
-    path.write_text("\n".join(line for line in lines if '"SQ-OB2"' not in line or '"level": 3' not in line) + "\n")
+    path.write_text("\n".join(line for line in lines if '"SQ-OB102"' not in line or '"level": 3' not in line) + "\n")
     known, standing = found(own)
     assert standing[NAME].levels["cpu"] == 2
-    assert "SQ-OB2: level 3: no receipt that counts" in shortfalls({NAME: standing[NAME]})[0]
+    assert "SQ-OB102: level 3: no receipt that counts" in shortfalls({NAME: standing[NAME]})[0]
     monkeypatch.syspath_prepend(own)
     listed = [each.what for each in holes({NAME: known[NAME]}, standing)]
     assert listed == ["cpu: could not be judged: level 3: no receipt that counts"]
@@ -155,7 +155,7 @@ def test_a_changed_contract_makes_its_obligation_stale(own: Path) -> None:
     _, standing = found(own)
     by_id = {each.obligation: each for each in standing[NAME].standings}
     assert by_id["SQ-OB1"].level == 1 and "contract: the contract's words changed" in by_id["SQ-OB1"].stale[0]
-    assert by_id["SQ-OB3"].level == 4  # another obligation's words
+    assert by_id["SQ-OB106"].level == 4  # another obligation's words
     assert standing[DEPENDENT].stale("cpu")  # but whoever depends on the contract must look again
 
 

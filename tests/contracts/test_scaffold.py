@@ -111,5 +111,5 @@ def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ValueError, match="cannot be written: No space left on device"):
         scaffold("silu", "SI", tmp_path)
     assert len(written) == 4 and list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         scaffold("silu", "SI", tmp_path / "absent")

@@ -54,7 +54,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / signing.SIGNATURE).exists()
     with pytest.raises(ValueError, match="is no file; a private ssh key is needed"):
         sign(tmp_path, tmp_path / "none")
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         sign(tmp_path / "none", tmp_path / "key")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UnjudgedError, match="ssh-keygen, which is not here"):

@@ -80,7 +80,7 @@ DEEP = {
     "no attribute": (f"{COMPONENT}.reference:softmax64", f"{COMPONENT}:x", "SM-EQ1", "does not exist"),
     "no function": (f"{FAULTS}:loses_the_last_tile", "math:pi", "SM-MU2", "math:pi is float; a function"),
     "no predicate": ("properties:keeps_order", "properties:keeps_odour", "SM-OB3", "does not exist"),
-    "mutant is subject": (f"{FAULTS}:quick_reciprocal", "samebits.ops:softmax", "SM-MU106", "is its subject itself"),
+    "mutant is subject": (f"{FAULTS}:quick_reciprocal", "samebits.ops:softmax", "SM-MU8", "is its subject itself"),
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from samebits import native, ops
-from samebits.ops.launching import launching
+from samebits.native.launch_numbers import launching
 from samebits.ops.swiglu import cpu_kernel as swiglu_kernel
 from samebits.parity import portable
 from samebits.parity.portable.bits import digest

@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from samebits.checker import OPERATORS, reveal
+from samebits.native.launch_numbers import launching
 from samebits.numerics.adder import HOPPER, HOPPER_FLOAT16, fused_chain
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
-from samebits.ops.launching import launching
 from samebits.ops.matmul import linear, matmul, matmul_accumulate_
 from samebits.ops.matmul.launch_table import TABLE
 from samebits.ops.rmsnorm import rmsnorm

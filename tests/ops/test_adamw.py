@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from samebits import native
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
 from samebits.ops.adamw import AdamW, adamw_
 from samebits.ops.adamw.reference import power
-from samebits.ops.launching import launching
 from samebits.ops.rounding import FLOAT32_ROUNDOFF
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from samebits import native
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
 from samebits.ops.attention import DenseCache, PagedCache, attention
-from samebits.ops.launching import launching
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RECIPES = ("normal", "wide", "cancelling", "subnormal", "infinite", "zeros_signed")

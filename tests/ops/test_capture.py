@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from samebits import native, ops
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import same_bits
 from samebits.ops._cpu import launches
 from samebits.ops.capture import Arena, Capture, _make_again, capture
-from samebits.ops.launching import launching
 
 WEIGHT, NORM = torch.randn(24, 32, generator=torch.Generator().manual_seed(1)), torch.ones(32)
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from samebits import native
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
 from samebits.ops.cross_entropy import cross_entropy, one_pass
-from samebits.ops.launching import launching
 from samebits.ops.logprob import selected_logprob, selected_logprob_weight_gradient_
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

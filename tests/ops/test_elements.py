@@ -37,7 +37,7 @@ def test_a_limit_is_counted_apart_from_the_numbers() -> None:
     ("identifier", "fault"),
     [
         ("GE-OB2", "share_is_a_half"),
-        ("GE-OB6", "slope_is_a_half"),
+        ("GE-OB106", "slope_is_a_half"),
         ("GE-OB101", "other_formula_every_time"),
         ("GE-OB102", "split_by_batch"),
         ("GE-OB103", "reads_its_neighbours"),

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from samebits import native
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
 from samebits.ops.gelu import APPROXIMATIONS, gelu
-from samebits.ops.launching import launching
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SHAPES = ((1, 1), (3, 7), (2, 255), (5, 257), (3, 4, 40))

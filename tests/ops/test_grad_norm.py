@@ -11,10 +11,10 @@ from torch import Tensor
 
 from samebits import native
 from samebits.contracts.orders import sum_error
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
 from samebits.ops.grad_norm import clip_grad_norm_, grad_norm, grad_square_sum
-from samebits.ops.launching import launching
 from samebits.ops.rounding import FLOAT32_ROUNDOFF
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from samebits import native
+from samebits.native.launch_numbers import launching
 from samebits.ops import grad_norm
-from samebits.ops.launching import launching
 from samebits.ops.roots import square_root
 
 SPECIAL = [0.0, -0.0, 2.0**-149, 2.0**-126, 1.0, 4.0, 3.4028234663852886e38, float("inf"), float("nan"), -1.0]

@@ -14,9 +14,9 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from samebits import native
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
-from samebits.ops.launching import launching
 from samebits.ops.rope import LAYOUTS, RopeScaling, rope
 from samebits.ops.rope.scaling import frequencies
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from samebits import native
+from samebits.native.launch_numbers import launching
 from samebits.numerics.recipes import make
-from samebits.ops.launching import launching
 from samebits.ops.sample import sample
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

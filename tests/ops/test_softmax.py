@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from samebits import native
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
-from samebits.ops.launching import launching
 from samebits.ops.softmax import log_softmax, softmax
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

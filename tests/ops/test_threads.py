@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 import torch
 
+from samebits.native.launch_numbers import forced, launching
 from samebits.numerics.bits import same_bits
-from samebits.ops.launching import forced, launching
 from samebits.ops.matmul import matmul
 from samebits.ops.threads import torch_at_rest
 

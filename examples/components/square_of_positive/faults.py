@@ -7,16 +7,6 @@ from components.square_of_positive import square_of_positive
 from torch import Tensor
 
 
-def depends_on_the_batch(x: Tensor) -> Tensor:
-    """Many rows are squared in 16 bits."""
-    return square_of_positive(x) if x.shape[0] <= 4 else square_of_positive(x.bfloat16()).to(x.dtype)
-
-
-def first_row_decides(x: Tensor) -> Tensor:
-    """One row's NaN reaches the others."""
-    return square_of_positive(x) + 0 * x[:1].amax()
-
-
 def in_sixteen_bits(x: Tensor) -> Tensor:
     """The product keeps eight bits."""
     return square_of_positive(x.bfloat16()).to(x.dtype)

@@ -22,8 +22,8 @@ from samebits.checker.artifact_text import essence
 from samebits.checker.tracing.cases import COMPONENTS
 from samebits.checker.tracing.comparing import without_gpu
 from samebits.checker.tracing.components import Case
+from samebits.native.launch_numbers import launching
 from samebits.ops._triton import launch as launching_module
-from samebits.ops.launching import launching
 
 Found = dict[str, dict[str, Any]]
 

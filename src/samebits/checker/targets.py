@@ -88,7 +88,10 @@ def check_signature(function: Function, spec: OperatorSpec, name: str) -> None:
 
 
 def import_object(text: str) -> Any:
-    """What `module:attribute` or `package.module.attribute` names."""
+    """What `module:attribute` or `package.module.attribute` names; `f(g)` is f of g."""
+    if text.endswith(")"):
+        outer, _, inner = text[:-1].partition("(")
+        return import_object(outer)(import_object(inner))
     if ":" in text:
         module_name, _, attribute = text.partition(":")
         candidates = [(module_name, attribute)]

@@ -221,6 +221,10 @@ def _recorder(contract: Contract, spec: OperatorSpec, subject: str, object: str)
 
 
 def _imported(object: str) -> Callable[..., Any]:
+    if object.endswith(")"):
+        outer, _, inner = object[:-1].partition("(")
+        applied: Callable[..., Any] = _imported(outer)(_imported(inner))
+        return applied
     module, _, attribute = object.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return found

@@ -169,6 +169,8 @@ class Mutant:
 
     of: str
     object: str
+    breaks: str | None = None
+    """The standard promise that it breaks; None where obligations name it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,9 +196,11 @@ class Document:
     equations: dict[str, Equation]
     subjects: dict[str, Subject]
     domains: dict[str, Domain]
-    obligations: dict[str, Obligation]
-    tests: dict[str, Test]
-    mutants: dict[str, Mutant]
+    standard: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By subject: promises that any operator can make, each with its domain; `contracts.standard` writes them out."""
+    obligations: dict[str, Obligation] = field(default_factory=dict)
+    tests: dict[str, Test] = field(default_factory=dict)
+    mutants: dict[str, Mutant] = field(default_factory=dict)
     proofs: dict[str, ProofEntry] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
 

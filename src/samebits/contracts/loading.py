@@ -25,6 +25,7 @@ from samebits.contracts.language import (
 from samebits.contracts.orders import ORDERS
 from samebits.contracts.predicates import PREDICATES
 from samebits.contracts.proof import KINDS
+from samebits.contracts.standard import STANDARD, expanded, standard_ids
 from samebits.contracts.strict_yaml import Located, parse, read
 from samebits.contracts.structure import Place, build
 from samebits.numerics.recipes import RECIPES
@@ -37,7 +38,9 @@ DEMANDED: Final = 10_000
 """Calls on distinct cases that level 3 asks for."""
 MOST_AXES: Final = 8
 """A draw lists every size of every axis, so a file must not name axes without end."""
-_OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
+_NAME = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
+# A name, or one function applied to another.
+_OBJECT = re.compile(rf"{_NAME}(?:\({_NAME}\))?", re.ASCII)
 
 
 def load_contract(path: Path) -> Contract:
@@ -48,10 +51,33 @@ def load_contract(path: Path) -> Contract:
 def contract_of(raw: bytes, path: Path) -> Contract:
     """The contract that `raw` spells: a file of another revision, say. `path` is where it stands, for its errors."""
     document = parse(raw, path)
-    whole = build(Document, document, Place(path, 1))
+    written = build(Document, document, Place(path, 1))
+    _check_standard(written, document, path)
+    whole = expanded(written)
     contract = Contract(path=path, **{each.name: getattr(whole, each.name) for each in fields(Document)})
     _Checker(contract, document).check()
     return contract
+
+
+def _check_standard(written: Document, document: Located, path: Path) -> None:
+    """That `standard` names subjects and promises, and that what it stands for is not written out as well."""
+    for subject, promises in written.standard.items():
+        place = Place(path, document["standard"].lines.get(subject, 1), subject)
+        if subject not in written.subjects:
+            raise place.fail(f"{subject!r} is not an id of subjects; known: {', '.join(written.subjects)}")
+        for promise, domain in promises.items():
+            if promise not in STANDARD:
+                raise place.fail(f"unknown standard promise {promise!r}; known: {', '.join(STANDARD)}")
+            if domain not in written.domains:
+                raise place.fail(f"{domain!r} is not an id of domains; known: {', '.join(written.domains)}")
+    for section in ("obligations", "tests", "mutants"):
+        twice = (getattr(written, section).keys() & standard_ids(written)) if written.standard else set()
+        for identifier in sorted(twice):
+            raise Place(path, document[section].lines[identifier], identifier).fail("is a standard promise's id")
+    for identifier, mutant in written.mutants.items():
+        if mutant.breaks is not None and mutant.breaks not in written.standard.get(mutant.of, {}):
+            place = Place(path, document["mutants"].lines[identifier], identifier)
+            raise place.fail(f"breaks {mutant.breaks!r}, which {mutant.of} does not promise under standard")
 
 
 class _Checker:

@@ -144,7 +144,10 @@ def _objects(each: _Loaded, trusted: tuple[Path, ...] | None) -> Iterator[Proble
 
 
 def find_object(target: str) -> Any:
-    """What module:attribute names; a ValueError in one line says what is missing."""
+    """What module:attribute names, or f(g) of two such; a ValueError in one line says what is missing."""
+    if target.endswith(")"):
+        outer, _, inner = target[:-1].partition("(")
+        return find_object(outer)(find_object(inner))
     module, _, attributes = target.partition(":")
     try:
         found: Any = importlib.import_module(module)

@@ -17,8 +17,8 @@ from samebits.contracts.enumeration import Chunk, Judge, enumerated, predicate_o
 from samebits.contracts.language import PROMISES, Contract
 from samebits.contracts.proof import Proof
 from samebits.contracts.spec import Arguments, OperatorSpec
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
-from samebits.ops.launching import launching
 
 FINITE: Final = {"bfloat16": 65_280, "float16": 63_488}
 """Finite numbers of each format: 2^16 less those whose exponent is all ones."""

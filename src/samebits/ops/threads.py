@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from samebits.ops.launching import forced, launching
+from samebits.native.launch_numbers import forced, launching
 
 
 @contextmanager

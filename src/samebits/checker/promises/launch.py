@@ -23,7 +23,7 @@ from samebits.checker.driving import (
     some_ways,
 )
 from samebits.checker.outcome import CaseError, Compared
-from samebits.ops.launching import launching
+from samebits.native.launch_numbers import launching
 from samebits.records.report import UnjudgedError
 
 REPEATS = 4

@@ -18,7 +18,7 @@ from samebits.checker.tracing.components import Case, Output
 from samebits.checker.tracing.interpreter import Tracer
 from samebits.checker.tracing.memory import SHARED
 from samebits.checker.tracing.nodes import RefusedError
-from samebits.ops.launching import launching
+from samebits.native.launch_numbers import launching
 
 # Few, so that programs which stay on a multiprocessor walk over several tiles even here.
 MULTIPROCESSORS: Final = 2

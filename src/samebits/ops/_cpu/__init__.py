@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from samebits import native
-from samebits.ops.launching import forced
+from samebits.native.launch_numbers import forced
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 Listener = Callable[[str, str, tuple[Any, ...]], None]

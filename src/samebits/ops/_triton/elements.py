@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from samebits.native.launch_numbers import forced
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import run
-from samebits.ops.launching import forced
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

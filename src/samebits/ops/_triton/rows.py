@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from samebits.ops.launching import forced
+from samebits.native.launch_numbers import forced
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.recipes import make
 from samebits.ops.adamw import adamw_
 from samebits.ops.adamw.reference import SUBJECT, side_by_side64
-from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 
 TRITON_COLUMNS_AND_WARPS = ((128, 1), (512, 2), (2048, 8))

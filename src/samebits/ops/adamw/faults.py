@@ -2,55 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 from torch import Tensor
 
 from samebits.ops.adamw.check import side_by_side
-from samebits.ops.adamw.reference import SUBJECT
 from samebits.ops.arguments import DTYPES
-from samebits.ops.launching import forced
-
-_calls = itertools.count()
-
-
-def _by_reciprocal(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor) -> Tensor:
-    """The same step with m times 1/d for m / d: right within rounding, other bits."""
-    plain = side_by_side(param, grad, exp_avg, exp_avg_sq)
-    width = param.shape[-1]
-    first, second = plain[..., width : 2 * width], plain[..., 2 * width :]
-    step = first * (1.0 / (second.sqrt() * SUBJECT.root + SUBJECT.eps)) * SUBJECT.minus_step_size
-    updated = (param.float() * SUBJECT.decay + step).to(param.dtype).float()
-    return torch.cat([updated, first, second], -1)
-
-
-def split_by_batch(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor) -> Tensor:
-    """Breaks batch and chunk: small tensors go down a path of their own."""
-    chosen = side_by_side if param.shape[0] > 8 else _by_reciprocal
-    return chosen(param, grad, exp_avg, exp_avg_sq)
-
-
-def other_path_every_time(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor) -> Tensor:
-    """Breaks repeat."""
-    chosen = side_by_side if next(_calls) % 2 else _by_reciprocal
-    return chosen(param, grad, exp_avg, exp_avg_sq)
-
-
-def reads_its_neighbours(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor) -> Tensor:
-    """Breaks padding: a NaN in one row reaches the others, as a shared scale lets it."""
-    return side_by_side(param, grad, exp_avg, exp_avg_sq) + 0.0 * grad.float().sum()
-
-
-def tail_by_other_instructions(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor) -> Tensor:
-    """Breaks tile: what a thread's or a block's share leaves over is computed by another sequence."""
-    plain = forced("threads") in (None, 1) and forced("launch") is None
-    return (side_by_side if plain else _by_reciprocal)(param, grad, exp_avg, exp_avg_sq)
-
-
-def other_division_on_cuda(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor) -> Tensor:
-    """Breaks device: the accelerator divides by a reciprocal."""
-    return (_by_reciprocal if param.is_cuda else side_by_side)(param, grad, exp_avg, exp_avg_sq)
 
 
 def default_beta2(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, **changed: float) -> Tensor:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, Function, OperatorSpec
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.recipes import make
 from samebits.ops.attention import DenseCache, PagedCache, attention
 from samebits.ops.attention.bounds import exact
 from samebits.ops.attention.cache import PAGE_MULTIPLE
 from samebits.ops.attention.exact import CAPPED, FULL, WINDOWED, Options, cache_bytes64
-from samebits.ops.launching import cpu_launches
 
 PADDING_TOKENS = 37
 CHUNKS = (1, 3, 16, 64, 100)

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.native.launch_numbers import forced
 from samebits.ops.attention import DenseCache, attention
 from samebits.ops.attention.check import capped, full, windowed
 from samebits.ops.attention.exact import CAPPED, WINDOWED, Options, dense_weights, repeated
 from samebits.ops.attention.forms import BLOCK_KEYS, WEIGHT_LANES
-from samebits.ops.launching import forced
 
 _calls = itertools.count()
 HALF_BLOCK = BLOCK_KEYS // 2

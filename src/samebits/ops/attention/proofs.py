@@ -29,10 +29,10 @@ from samebits.contracts.enumeration import (
 from samebits.contracts.loading import load_contract
 from samebits.contracts.proof import Proof
 from samebits.contracts.spec import Arguments
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.ops.attention.check import SPECS, launches
 from samebits.ops.attention.exact import WINDOWED
-from samebits.ops.launching import launching
 
 CONTRACT = load_contract(Path(__file__).with_name("contract.yaml"))
 HEAD = 8
@@ -89,17 +89,17 @@ def _proof(spec: str, judges: Mapping[str, Judge], twins: Mapping[str, Sequence[
 def every_short_sequence(share: int = 1) -> Proof:
     """Weights, ranges, causality, rows without a key, slots past the length, accuracy."""
     judges = _own("AT-OB1", "AT-OB2", "AT-OB3", "AT-OB5", "AT-OB6", "AT-OB10", "AT-OB16")
-    judges["AT-OB4"] = judges["AT-OB108"] = partial(within_its_bound, SPECS["attention"])
+    judges["AT-OB106"] = judges["AT-OB7"] = partial(within_its_bound, SPECS["attention"])
     twins = {
-        "AT-OB1": ["AT-MU4"],
+        "AT-OB1": ["AT-MU19"],
         "AT-OB2": ["AT-MU2"],
-        "AT-OB3": ["AT-MU4"],
+        "AT-OB3": ["AT-MU19"],
         "AT-OB5": ["AT-MU2"],
-        "AT-OB6": ["AT-MU4"],
-        "AT-OB10": ["AT-MU7"],
+        "AT-OB6": ["AT-MU19"],
+        "AT-OB10": ["AT-MU20"],
         "AT-OB16": ["AT-MU18"],
-        "AT-OB4": ["AT-MU1", "AT-MU6"],
-        "AT-OB108": ["AT-MU108"],
+        "AT-OB106": ["AT-MU1", "AT-MU6"],
+        "AT-OB7": ["AT-MU29"],
     }
     return _proof("attention", judges, twins, share)
 
@@ -169,37 +169,37 @@ def _form(spec: str, promise: str, call: Call) -> str:
 def every_form(share: int = 1) -> Proof:
     """Other batches, padding, packing, chunks, caches, launches, again: the same bits."""
     judges: dict[str, Judge] = {
-        "AT-OB8": _in_other_batches,
+        "AT-OB102": _in_other_batches,
         "AT-OB101": _again,
         "AT-OB103": _padded,
-        "AT-OB7": _launched,
+        "AT-OB105": _launched,
         "AT-OB104": partial(_form, "attention", "chunk"),
-        "AT-OB105": partial(_form, "attention", "cache"),
+        "AT-OB4": partial(_form, "attention", "cache"),
     }
     twins = {
-        "AT-OB8": ["AT-MU102"],
-        "AT-OB101": ["AT-MU101"],
-        "AT-OB103": ["AT-MU104"],
-        "AT-OB7": ["AT-MU107"],
-        "AT-OB104": ["AT-MU105"],
-        "AT-OB105": ["AT-MU13", "AT-MU14", "AT-MU15"],
+        "AT-OB102": ["AT-MU23"],
+        "AT-OB101": ["AT-MU22"],
+        "AT-OB103": ["AT-MU25"],
+        "AT-OB105": ["AT-MU28"],
+        "AT-OB104": ["AT-MU26"],
+        "AT-OB4": ["AT-MU13", "AT-MU14", "AT-MU15"],
     }
     return _proof("attention", judges, twins, share)
 
 
 def every_full_sequence(share: int = 1) -> Proof:
     """Not causal: accuracy and padding."""
-    judges: dict[str, Judge] = {"AT-OB110": partial(within_its_bound, SPECS["full"]), "AT-OB111": _padded}
-    return _proof("full", judges, {"AT-OB110": ["AT-MU111"], "AT-OB111": ["AT-MU112"]}, share)
+    judges: dict[str, Judge] = {"AT-OB206": partial(within_its_bound, SPECS["full"]), "AT-OB203": _padded}
+    return _proof("full", judges, {"AT-OB206": ["AT-MU32"], "AT-OB203": ["AT-MU33"]}, share)
 
 
 def every_capped_sequence(share: int = 1) -> Proof:
     """Scores bent: accuracy and caches."""
     judges: dict[str, Judge] = {
-        "AT-OB114": partial(within_its_bound, SPECS["capped"]),
-        "AT-OB115": partial(_form, "capped", "cache"),
+        "AT-OB406": partial(within_its_bound, SPECS["capped"]),
+        "AT-OB8": partial(_form, "capped", "cache"),
     }
-    return _proof("capped", judges, {"AT-OB114": ["AT-MU115"], "AT-OB115": ["AT-MU116"]}, share)
+    return _proof("capped", judges, {"AT-OB406": ["AT-MU36"], "AT-OB8": ["AT-MU37"]}, share)
 
 
 def every_place_in_a_window(tokens: int = WINDOWED.window + 5) -> Proof:
@@ -216,15 +216,15 @@ def every_place_in_a_window(tokens: int = WINDOWED.window + 5) -> Proof:
             yield Chunk(arguments=arguments, format="float32", members=len(q))
 
     judges: dict[str, Judge] = {
-        "AT-OB112": partial(within_its_bound, SPECS["windowed"]),
-        "AT-OB113": partial(_form, "windowed", "chunk"),
+        "AT-OB306": partial(within_its_bound, SPECS["windowed"]),
+        "AT-OB304": partial(_form, "windowed", "chunk"),
     }
     return enumerated(
         CONTRACT,
         SPECS["windowed"],
         chunks,
         judges,
-        {"AT-OB112": ["AT-MU113"], "AT-OB113": ["AT-MU114"]},
+        {"AT-OB306": ["AT-MU34"], "AT-OB304": ["AT-MU35"]},
         expected=len(FOUR) * tokens**2,
         bound=f"S = {tokens}, window {WINDOWED.window}, {len(FOUR)} numbers at each of {tokens}^2 pairs of places",
     )
@@ -301,7 +301,7 @@ def every_length_on_both(longest: int = 160) -> Proof:
     return same_on_both(
         CONTRACT,
         SPECS["attention"],
-        "AT-OB109",
+        "AT-OB107",
         partial(_lengths, longest),
         expected=len(FOUR) ** 9 + longest,
         bound=f"S = 3 over 4 numbers (4^9), and a sequence of each length up to {longest}, forward and backward",

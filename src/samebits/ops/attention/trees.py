@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.proof import Proof
+from samebits.native.launch_numbers import launching
 from samebits.numerics.order import Leaf, Order, chain, fold_by_halves, fold_left, lanes, text
 from samebits.numerics.triples import triples
 from samebits.ops.attention import HEAD_MULTIPLE, LONGEST_HEAD, attention
 from samebits.ops.attention.check import launches
 from samebits.ops.attention.forms import BLOCK_KEYS, WEIGHT_LANES
-from samebits.ops.launching import launching
 
 # One query goes the way of decoding, six the way of a prompt.
 QUERIES = (1, 6)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from samebits.native.launch_numbers import forced
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import Described, run
 from samebits.ops.attention.forms import Rule, Sequences
@@ -29,7 +30,6 @@ from samebits.ops.attention.triton_blocks import (
     store_rows,
 )
 from samebits.ops.attention.triton_walks import is_done, scaled, walk_keys, walk_queries
-from samebits.ops.launching import forced
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

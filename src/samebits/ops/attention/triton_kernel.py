@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from samebits.native.launch_numbers import forced
 from samebits.numerics.elementary.triton_generated import log
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import run
@@ -35,7 +36,6 @@ from samebits.ops.attention.triton_blocks import (
     seen,
     store_rows,
 )
-from samebits.ops.launching import forced
 
 __all__ = ["Launch", "backward", "forward"]
 

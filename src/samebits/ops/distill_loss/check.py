@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
 from samebits.ops.distill_loss import distill_loss
 from samebits.ops.distill_loss.reference import rows64
-from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 
 TRITON_ROWS_AND_WARPS = ((1, 1), (1, 8), (4, 4), (8, 8))

@@ -7,9 +7,9 @@ import itertools
 import torch
 from torch import Tensor
 
+from samebits.native.launch_numbers import forced
 from samebits.ops.distill_loss import distill_loss
 from samebits.ops.distill_loss.check import ALPHA, IGNORE_INDEX, TEMPERATURE, mixed_loss
-from samebits.ops.launching import forced
 
 _calls = itertools.count()
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.elementary import philox_uint32_native
 from samebits.numerics.recipes import make
 from samebits.ops.embedding import embedding_gradient_
 from samebits.ops.embedding.reference import embedding64
-from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import allowed_error
 
 # Rows (at least 16, for the dot that adds them), columns, warps.

@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 from torch import Tensor
 
 from samebits.ops.embedding import embedding
-from samebits.ops.launching import forced
-
-_calls = itertools.count()
 
 
 def _backwards(ids: Tensor, weight: Tensor) -> Tensor:
     """The same rows, and a gradient whose chains run over the positions in descending order."""
     return embedding(ids.flip(0), weight).flip(0)
-
-
-def one_hot_for_small_batches(ids: Tensor, weight: Tensor) -> Tensor:
-    """Breaks batch and chunk: a product with a one-hot matrix turns -0 into +0."""
-    if ids.shape[0] > 8:
-        return embedding(ids, weight)
-    return torch.nn.functional.one_hot(ids, weight.shape[0]).to(weight.dtype) @ weight
-
-
-def other_order_every_time(ids: Tensor, weight: Tensor) -> Tensor:
-    """Breaks repeat: as atomics do."""
-    return embedding(ids, weight) if next(_calls) % 2 else _backwards(ids, weight)
-
-
-def takes_the_first_id_for_padding(ids: Tensor, weight: Tensor) -> Tensor:
-    """Breaks padding: whatever stands first is masked, so padding on the left changes what is."""
-    return embedding(ids, weight) * (ids != ids[0])[:, None].to(weight.dtype)
-
-
-def tile_decides_order(ids: Tensor, weight: Tensor) -> Tensor:
-    """Breaks tile: a launch number turns the chains round."""
-    plain = forced("threads") in (None, 1) and forced("launch") is None
-    return embedding(ids, weight) if plain else _backwards(ids, weight)
-
-
-def other_order_on_cuda(ids: Tensor, weight: Tensor) -> Tensor:
-    """Breaks device: the accelerator runs the chains backwards."""
-    return _backwards(ids, weight) if weight.is_cuda else embedding(ids, weight)
 
 
 class _LastPositionWins(torch.autograd.Function):

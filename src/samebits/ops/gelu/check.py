@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
 from samebits.ops.gelu import gelu
@@ -22,7 +23,6 @@ from samebits.ops.gelu.reference import (
     slope64,
     slope_tanh64,
 )
-from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 
 TRITON_BLOCKS_AND_WARPS = ((128, 1), (256, 2), (1024, 8), (2048, 4))

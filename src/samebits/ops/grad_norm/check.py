@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, Function, OperatorSpec, Probe
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.probes import Encoding
 from samebits.numerics.recipes import make
 from samebits.ops.grad_norm import clip_grad_norm_, grad_norm, grad_square_sum
 from samebits.ops.grad_norm.reference import clipped_rows64, row_norms64, row_squares64
-from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 
 TRITON_COLUMNS_AND_WARPS = ((128, 1), (512, 4), (2048, 8))

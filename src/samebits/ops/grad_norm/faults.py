@@ -7,9 +7,9 @@ import itertools
 import torch
 from torch import Tensor
 
+from samebits.native.launch_numbers import forced
 from samebits.ops.grad_norm.check import MAX_NORM, clipped_rows, row_norms, row_squares
 from samebits.ops.grad_norm.reference import SMALL
-from samebits.ops.launching import forced
 
 _calls = itertools.count()
 

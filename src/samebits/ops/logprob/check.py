@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.elementary.philox import philox_uint32_native
 from samebits.numerics.recipes import make
-from samebits.ops.launching import cpu_launches
 from samebits.ops.logprob import selected_logprob_weight_gradient_
 from samebits.ops.logprob.reference import BLOCK, logprob64
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, FLOAT64_ROUNDOFF, allowed_error

@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from samebits.ops.launching import forced
+from samebits.native.launch_numbers import forced
 from samebits.ops.logprob import selected_logprob
 from samebits.ops.logprob.check import IGNORED
 

@@ -15,11 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from samebits.native.launch_numbers import forced
 from samebits.numerics.elementary.triton_generated import exp, log
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import run
 from samebits.ops._triton.rows import fold_by_halves
-from samebits.ops.launching import forced
 from samebits.ops.logprob.reference import BLOCK
 from samebits.ops.matmul.triton_kernel import (
     addressed_step,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, Function, OperatorSpec, Probe
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.recipes import make
-from samebits.ops.launching import cpu_launches
 from samebits.ops.matmul import matmul_accumulate_
 from samebits.ops.matmul.reference import linear64, matmul64
 from samebits.ops.rounding import allowed_error

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from samebits import native
+from samebits.native.launch_numbers import forced, launching
 from samebits.ops.arguments import DTYPES
-from samebits.ops.launching import forced, launching
 from samebits.ops.matmul import linear, matmul
 from samebits.ops.matmul.launch_table import Launch
 

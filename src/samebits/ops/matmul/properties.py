@@ -150,8 +150,8 @@ def _counted_on_cpu(call: Call, given: list[tuple[Tensor, Tensor]]) -> tuple[int
 
 def _counted_by_triton(call: Call, given: list[tuple[Tensor, Tensor]]) -> tuple[int, int]:
     """One row of the launch table; the first call may compile it, the others may compile nothing."""
+    from samebits.native.launch_numbers import launching
     from samebits.ops._triton.launch import compiled_count, launch_count
-    from samebits.ops.launching import launching
     from samebits.ops.matmul.launch_table import FLOAT32_SMALL, UNALIGNED
 
     with launching(launch=FLOAT32_SMALL if call.format == "float32" else UNALIGNED):

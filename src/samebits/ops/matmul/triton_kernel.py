@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from samebits.native.launch_numbers import forced
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import Described, run
-from samebits.ops.launching import forced
 from samebits.ops.matmul.launch_table import Launch, select
 
 # Axes: M rows of a, N columns of b, K the chain. In a kernel M and N may be swapped by the host (Launch.swap).

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from samebits.contracts.orders import sum_error
 from samebits.contracts.spec import Arguments, Bounded, Function, OperatorSpec, Probe
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.elementary import MAXIMUM_ULP, evaluate
 from samebits.numerics.probes import Encoding
 from samebits.numerics.recipes import make
-from samebits.ops.launching import cpu_launches
 from samebits.ops.rmsnorm import rmsnorm_statistic, rmsnorm_weight_gradient_
 from samebits.ops.rmsnorm.reference import rmsnorm64
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, allowed_error

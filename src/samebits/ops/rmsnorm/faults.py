@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from samebits.ops.launching import forced
+from samebits.native.launch_numbers import forced
 from samebits.ops.rmsnorm import rmsnorm, rmsnorm_statistic
 
 _calls = itertools.count()

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
-from samebits.ops.launching import cpu_launches
 from samebits.ops.rope import RopeScaling, rope
 from samebits.ops.rope.reference import parts, rope64, turned64
 from samebits.ops.rope.scaling import attention_factor, frequencies

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from samebits.ops.launching import forced
 from samebits.ops.rope import LARGEST_POSITION, rope
-from samebits.ops.rope.check import THETA, YARN, rope_scaled
-from samebits.ops.rope.scaling import attention_factor
-
-_calls = itertools.count()
+from samebits.ops.rope.check import THETA, YARN
 
 
 def _by_torch(x: Tensor, positions: Tensor, table: torch.dtype = torch.float32) -> Tensor:
@@ -25,62 +20,14 @@ def _by_torch(x: Tensor, positions: Tensor, table: torch.dtype = torch.float32) 
     return (x.float() * cosine + other.float() * sine).to(x.dtype)
 
 
-def split_by_batch(x: Tensor, positions: Tensor) -> Tensor:
-    """Breaks batch: few tokens take another kernel."""
-    return rope(x, positions) if x.shape[0] > 8 else _by_torch(x, positions)
-
-
-def other_kernel_every_time(x: Tensor, positions: Tensor) -> Tensor:
-    """Breaks repeat: as a kernel does that is tuned again and again while it runs."""
-    return rope(x, positions) if next(_calls) % 2 else _by_torch(x, positions)
-
-
-def counts_from_the_first_row(x: Tensor, positions: Tensor) -> Tensor:
-    """Breaks padding and chunk: a token's place in memory is taken for its place in the prompt."""
-    return rope(x, positions[:1] + torch.arange(x.shape[0], device=x.device))
-
-
-def tile_decides_kernel(x: Tensor, positions: Tensor) -> Tensor:
-    """Breaks tile: some launch numbers lead to code with another formula."""
-    plain = forced("threads") in (None, 1) and forced("launch") is None
-    return rope(x, positions) if plain else _by_torch(x, positions)
-
-
 def narrow_table(x: Tensor, positions: Tensor) -> Tensor:
     """Breaks accuracy: sine and cosine kept in eight bits of significand, as a table in the model's dtype is."""
     return _by_torch(x, positions, torch.bfloat16)
 
 
-def other_kernel_on_cuda(x: Tensor, positions: Tensor) -> Tensor:
-    """Breaks device: the accelerator has sines of its own."""
-    return _by_torch(x, positions) if x.is_cuda else rope(x, positions)
-
-
-def _factor_last(x: Tensor, positions: Tensor) -> Tensor:
-    """The factor applied to the turned pair instead of to its sine and cosine: another rounding."""
-    turned = rope(x, positions, layout="interleaved", scaling=replace(YARN, attention_factor=1.0))
-    return turned * attention_factor(YARN)
-
-
-def scaled_split_by_batch(x: Tensor, positions: Tensor) -> Tensor:
-    """Breaks batch: few tokens take another kernel."""
-    return rope_scaled(x, positions) if x.shape[0] > 8 else _factor_last(x, positions)
-
-
-def scaled_tile_decides_kernel(x: Tensor, positions: Tensor) -> Tensor:
-    """Breaks tile: some launch numbers lead to code with another formula."""
-    plain = forced("threads") in (None, 1) and forced("launch") is None
-    return rope_scaled(x, positions) if plain else _factor_last(x, positions)
-
-
 def forgets_the_factor(x: Tensor, positions: Tensor) -> Tensor:
     """Breaks accuracy: frequencies by yarn, but sine and cosine as they are."""
     return rope(x, positions, layout="interleaved", scaling=replace(YARN, attention_factor=1.0))
-
-
-def scaled_other_kernel_on_cuda(x: Tensor, positions: Tensor) -> Tensor:
-    """Breaks device: the accelerator applies the factor last."""
-    return _factor_last(x, positions) if x.is_cuda else rope_scaled(x, positions)
 
 
 def sine_for_cosine(x: Tensor, positions: Tensor) -> Tensor:

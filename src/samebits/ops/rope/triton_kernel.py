@@ -12,11 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from samebits.native.launch_numbers import forced
 from samebits.numerics.elementary.triton_generated import cos, sin
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import run
 from samebits.ops._triton.rows import pointers_at
-from samebits.ops.launching import forced
 
 # M tokens, H heads, P pairs a head.
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.recipes import make
-from samebits.ops.launching import cpu_launches
 from samebits.ops.sample import sample
 
 CPU_THREADS = (1, 2, 7)

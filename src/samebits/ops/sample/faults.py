@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from samebits.ops.launching import forced
+from samebits.native.launch_numbers import forced
 from samebits.ops.sample import sample
 from samebits.ops.sample.check import SEED, draw_by_request
 

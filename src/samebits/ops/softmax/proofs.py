@@ -31,10 +31,10 @@ from samebits.contracts.loading import load_contract
 from samebits.contracts.orders import declared_order
 from samebits.contracts.proof import Proof
 from samebits.contracts.spec import Function
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.order import text
 from samebits.numerics.triples import triples
-from samebits.ops.launching import launching
 from samebits.ops.softmax import log_softmax, softmax
 from samebits.ops.softmax.check import SPECS, launches
 from samebits.ops.softmax.properties import OTHER_DTYPES
@@ -121,8 +121,8 @@ def _own(*identifiers: str) -> dict[str, Judge]:
 
 def every_pair_of_bfloat16(firsts: int = FINITE["bfloat16"]) -> Proof:
     """n = 2: sum, interval, order of weights and accuracy for every pair of finite bfloat16 numbers."""
-    judges = {**_own("SM-OB1", "SM-OB2", "SM-OB3"), "SM-OB7": _accurate}
-    twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB3": ["SM-MU4"], "SM-OB7": ["SM-MU105"]}
+    judges = {**_own("SM-OB1", "SM-OB2", "SM-OB3"), "SM-OB106": _accurate}
+    twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB3": ["SM-MU4"], "SM-OB106": ["SM-MU7"]}
     return enumerated(
         CONTRACT,
         SPECS["softmax"],
@@ -136,8 +136,8 @@ def every_pair_of_bfloat16(firsts: int = FINITE["bfloat16"]) -> Proof:
 
 def every_difference_of_bfloat16(largest: int = FINITE["bfloat16"] - 1) -> Proof:
     """n = 2: the same for one pair of each difference, in both orders; +0 and -0 are one number here."""
-    judges = {**_own("SM-OB1", "SM-OB2", "SM-OB3"), "SM-OB7": _accurate}
-    twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB3": ["SM-MU4"], "SM-OB7": ["SM-MU105"]}
+    judges = {**_own("SM-OB1", "SM-OB2", "SM-OB3"), "SM-OB106": _accurate}
+    twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB3": ["SM-MU4"], "SM-OB106": ["SM-MU7"]}
     differences = _differences(largest)
     return enumerated(
         CONTRACT,
@@ -158,8 +158,8 @@ def _alone() -> Iterator[Chunk]:
 def every_number_alone() -> Proof:
     """n = 1 over all finite numbers of both 16-bit formats."""
     judges = _own("SM-OB1", "SM-OB2", "SM-OB3", "SM-OB5")
-    judges["SM-OB7"] = partial(within_its_bound, SPECS["softmax"])
-    twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB5": ["SM-MU2"], "SM-OB7": ["SM-MU105"]}
+    judges["SM-OB106"] = partial(within_its_bound, SPECS["softmax"])
+    twins = {"SM-OB1": ["SM-MU1"], "SM-OB2": ["SM-MU1"], "SM-OB5": ["SM-MU2"], "SM-OB106": ["SM-MU7"]}
     return enumerated(
         CONTRACT,
         SPECS["softmax"],
@@ -183,13 +183,13 @@ def every_logarithm_of_a_pair(firsts: int = 512) -> Proof:
             yield Chunk(arguments={"x": x}, format="float16", members=len(numbers))
 
     judges = _own("SM-OB9")
-    judges["SM-OB111"] = partial(within_its_bound, SPECS["log_softmax"])
+    judges["SM-OB206"] = partial(within_its_bound, SPECS["log_softmax"])
     return enumerated(
         CONTRACT,
         SPECS["log_softmax"],
         chunks,
         judges,
-        {"SM-OB9": ["SM-MU5"], "SM-OB111": ["SM-MU111"]},
+        {"SM-OB9": ["SM-MU5"], "SM-OB206": ["SM-MU9"]},
         expected=sum(FINITE.values()) + firsts * FINITE["float16"],
         bound=f"n = 1, all finite 16-bit numbers; n = 2, {firsts} x {FINITE['float16']} pairs of float16 numbers",
     )
@@ -330,9 +330,15 @@ def _arranged(spec: str, judges: Mapping[str, Judge], twins: Mapping[str, Sequen
 
 def every_arrangement(values: int = 128) -> Proof:
     """Rows of a grid in other batches, with padding, in chunks, under other launches and again: the same bits."""
-    judges = {"SM-OB8": _reversed, "SM-OB101": _again, "SM-OB103": _padded, "SM-OB104": _chunked, "SM-OB105": _launched}
+    judges = {
+        "SM-OB102": _reversed,
+        "SM-OB101": _again,
+        "SM-OB103": _padded,
+        "SM-OB104": _chunked,
+        "SM-OB105": _launched,
+    }
     twins = {
-        "SM-OB8": ["SM-MU102"],
+        "SM-OB102": ["SM-MU102"],
         "SM-OB101": ["SM-MU101"],
         "SM-OB103": ["SM-MU103"],
         "SM-OB104": ["SM-MU102"],
@@ -343,8 +349,8 @@ def every_arrangement(values: int = 128) -> Proof:
 
 def every_arrangement_of_logarithms(values: int = 128) -> Proof:
     """The same for log_softmax."""
-    judges = {"SM-OB108": _reversed, "SM-OB109": _padded, "SM-OB110": _launched}
-    twins = {"SM-OB108": ["SM-MU108"], "SM-OB109": ["SM-MU109"], "SM-OB110": ["SM-MU110"]}
+    judges = {"SM-OB202": _reversed, "SM-OB203": _padded, "SM-OB205": _launched}
+    twins = {"SM-OB202": ["SM-MU108"], "SM-OB203": ["SM-MU109"], "SM-OB205": ["SM-MU110"]}
     return _arranged("log_softmax", judges, twins, values)
 
 
@@ -453,4 +459,4 @@ every_refusal_by_triton = by_triton(every_refusal)
 every_arrangement_by_triton = by_triton(every_arrangement)
 every_arrangement_of_logarithms_by_triton = by_triton(every_arrangement_of_logarithms)
 softmax_on_both = partial(_on_both, "SM-OB107")
-log_softmax_on_both = partial(_on_both, "SM-OB112")
+log_softmax_on_both = partial(_on_both, "SM-OB207")

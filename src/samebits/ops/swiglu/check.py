@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
-from samebits.ops.launching import cpu_launches
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 from samebits.ops.swiglu.reference import swiglu64
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import torch
 
+from samebits.native.launch_numbers import launching
 from samebits.ops.arguments import BACKEND_OF_DEVICE
-from samebits.ops.launching import launching
 from samebits.parity.portable.bits import digest_of_digests
 from samebits.parity.portable.drawing import GENERATOR
 from samebits.parity.portable.functions import functions

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from samebits import native
+from samebits.native.launch_numbers import forced
 from samebits.numerics.elementary import FUNCTIONS
 from samebits.numerics.elementary.philox import philox_uint32_native
 from samebits.ops._cpu import run
-from samebits.ops.launching import forced
 from samebits.ops.roots import square_root
 from samebits.parity.portable.bits import digest
 
