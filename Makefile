@@ -35,7 +35,7 @@ lint: $(READY)
 
 # Three processes keep two cores busy: ranks and servers wait for each other a third of the time.
 test: lint
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --ignore=tests/long
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore=tests/long
 
 # Sweeps that take too long for every change.
 test-long: $(READY)

@@ -28,8 +28,8 @@ def commands(folder: Path, count: int, seed: int) -> list[list[str]]:
 
 
 def test_damaged_files(tmp_path: Path) -> None:
-    """120 of them; `tests/long/test_mutated_files_long.py` has thousands."""
-    assert not (wrong := wrong_answers(commands(tmp_path, 120, 1))), "\n".join(wrong[:20])
+    """60 of them; `tests/long/test_mutated_files_long.py` has thousands."""
+    assert not (wrong := wrong_answers(commands(tmp_path, 60, 1))), "\n".join(wrong[:20])
 
 
 def test_a_reader_that_asks_no_kinds_is_noticed() -> None:

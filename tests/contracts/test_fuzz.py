@@ -13,12 +13,12 @@ from tests.contracts.fuzzing import SENTINEL, damaged, run, sentinel
 
 from samebits.contracts.loading import contract_of
 
-NUMBERS = range(3000)
+NUMBERS = range(1000)
 MEGABYTES = 64
 
 
 def test_damaged_contracts_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """3,000 of them; some damage harms nothing, so some load."""
+    """1,000 of them; some damage harms nothing, so some load."""
     mark = sentinel(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -26,7 +26,7 @@ def test_damaged_contracts_are_refused_in_one_line(tmp_path: Path, monkeypatch: 
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
     assert not outcome.failures, outcome.failures[:3]
     assert outcome.loaded + outcome.refused == len(NUMBERS)
-    assert outcome.loaded > 100 and outcome.refused > 1000 and len(outcome.kinds) > 30
+    assert outcome.loaded > 30 and outcome.refused > 300 and len(outcome.kinds) > 30
     assert grown <= MEGABYTES
     assert SENTINEL not in sys.modules and not mark.exists()
 

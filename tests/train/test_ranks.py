@@ -68,21 +68,25 @@ def test_lanes_decide_bits() -> None:
     assert alone("training.lanes=2") != alone()
 
 
-def test_killed_anywhere_and_resumed_on_another_grid(tmp_path: Path) -> None:
-    """Ten deaths by SIGKILL, each on the next grid, at a random moment of a random step: the end is the same."""
+def killed_and_resumed(folder: Path, deaths: int) -> set[str]:
+    """Digests of the end after deaths by SIGKILL, each on the next grid, at a random moment of a random step."""
     chance = random.Random(6)
     grids = [(1, 2), (2, 1), (1, 4), (2, 2), (1, 1)]
     steps = 0
-    for death in range(10):
+    for death in range(deaths):
         tensor, data = grids[death % len(grids)]
         victim, step = chance.randrange(tensor * data), chance.randint(1, 3)
         with pytest.raises(RankFailedError, match=r"ended without a word|was lost"):
-            on_ranks(tensor * data, dying, str(tmp_path), tensor, victim, step, chance.random() / 4)
-        kept = checkpoint.committed(tmp_path)
+            on_ranks(tensor * data, dying, str(folder), tensor, victim, step, chance.random() / 4)
+        kept = checkpoint.committed(folder)
         assert kept == sorted(kept) and (kept or [0])[-1] >= steps, "a death cost a checkpoint"
         steps = (kept or [0])[-1]
-    found = on_ranks(8, trained, str(tmp_path), 2, 2, LONGER, True)
-    assert {summary.digest for summary in found} == {alone(*LONGER)}
+    return {summary.digest for summary in on_ranks(8, trained, str(folder), 2, 2, LONGER, True)}
+
+
+def test_killed_anywhere_and_resumed_on_another_grid(tmp_path: Path) -> None:
+    """On every grid once; the long tests go through them four times."""
+    assert killed_and_resumed(tmp_path, 5) == {alone(*LONGER)}
 
 
 def test_a_cut_wire_leaves_whole_checkpoints(tmp_path: Path) -> None:
