@@ -109,7 +109,7 @@ def entropy_step(side: str, M: int, K: int, V: int) -> Callable[[], Result]:
         if side == "torch":
             loss = functional.cross_entropy(functional.linear(hidden, weight), targets)
         else:
-            loss = ops.cross_entropy(hidden, weight, targets)
+            loss = ops.linear_cross_entropy(hidden, weight, targets)
         return (loss.detach()[None], *torch.autograd.grad(loss, (hidden, weight)))
 
     return step

@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/gpu_operators.py --output benchmarks/results/h200_operators.json
 
-Through the specs that users call, after the bits were looked at. Rounds of ours and theirs alternate; a figure is the
-median over rounds. A call's time includes the host's share, which the large shapes here hide."""
+Through the functions that users call, after the bits were looked at. Rounds of ours and theirs alternate; a figure is
+the median over rounds. A call's time includes the host's share, which the large shapes here hide."""
 
 from __future__ import annotations
 

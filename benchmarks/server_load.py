@@ -81,15 +81,15 @@ async def answer(client: openai.AsyncOpenAI, model: str, request: dict[str, Any]
 async def load(address: str, model: str, clients: int, seconds: float) -> Tally:
     tally = Tally()
     options: dict[str, Any] = {"base_url": f"{address}/v1", "api_key": "none", "max_retries": 0}
-    async with openai.AsyncOpenAI(**options, timeout=TIMEOUT_SECONDS) as spec:
-        _, expected = await answer(spec, model, asked(PROBE, 0))
+    async with openai.AsyncOpenAI(**options, timeout=TIMEOUT_SECONDS) as client_of_one:
+        _, expected = await answer(client_of_one, model, asked(PROBE, 0))
         end = time.perf_counter() + seconds
 
         async def one(client: int) -> None:
             turn = 0
             while time.perf_counter() < end:
                 try:
-                    first, bits = await answer(spec, model, asked(client, turn))
+                    first, bits = await answer(client_of_one, model, asked(client, turn))
                 except openai.OpenAIError as error:
                     tally.errors.append(f"client {client}, turn {turn}: {type(error).__name__}: {error}")
                     return

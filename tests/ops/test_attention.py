@@ -14,7 +14,7 @@ from samebits import native
 from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
-from samebits.ops.attention import DenseCache, PagedCache, attention
+from samebits.ops.attention import DenseCache, PagedCache, attention, attention_with_lse
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RECIPES = ("normal", "wide", "cancelling", "subnormal", "infinite", "zeros_signed")
@@ -45,7 +45,7 @@ def inputs(shape: tuple[int, ...], recipe: str = "normal", dtype: torch.dtype = 
 def outputs(q: Tensor, k: Tensor, v: Tensor, dy: Tensor, **options: Any) -> dict[str, Tensor]:
     """Everything the spec computes."""
     leaves = [leaf.detach().requires_grad_() for leaf in (q, k, v)]
-    y, lse = attention(*leaves, return_lse=True, **options)
+    y, lse = attention_with_lse(*leaves, **options)
     return {"y": y, "lse": lse, **dict(zip("qkv", torch.autograd.grad(y, leaves, dy), strict=True))}
 
 
@@ -121,9 +121,9 @@ def test_layouts_do_not_matter() -> None:
 def test_a_chunk_equals_its_rows(dtype: torch.dtype) -> None:
     q, k, v, _ = inputs((2, 150, 150, 2, 1, 32), "wide", dtype)
     for options in ({}, {"window": 70}, {"softcap": 3.0}):
-        whole, lse = attention(q, k, v, return_lse=True, **options)
+        whole, lse = attention_with_lse(q, k, v, **options)
         for start, stop in ((0, 1), (63, 64), (64, 150), (149, 150), (100, 131)):
-            part = attention(q[:, start:stop], k[:, :stop], v[:, :stop], return_lse=True, **options)
+            part = attention_with_lse(q[:, start:stop], k[:, :stop], v[:, :stop], **options)
             assert compare(part[0], whole[:, start:stop]) is None, (options, start, stop)
             assert compare(part[1], lse[:, start:stop]) is None, (options, start, stop)
 

@@ -41,7 +41,7 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "embedding_gradient_": lambda: {"accumulator": drawn(8, 16), "ids": ids(3), "dy": drawn(3, 16), "padding_idx": 1},
     "lm_head": lambda: {"hidden": drawn(3, 16), "weight": drawn(8, 16)},
     "selected_logprob": lambda: {"hidden": drawn(3, 16), "weight": drawn(8, 16), "ids": ids(3), "ignore_index": -100},
-    "cross_entropy": lambda: {
+    "linear_cross_entropy": lambda: {
         "hidden": drawn(3, 16),
         "weight": drawn(8, 16),
         "targets": ids(3),
@@ -220,6 +220,6 @@ def test_the_lines() -> None:
     with pytest.raises(TypeError, match=r"^matmul: b is a list; allowed: a torch\.Tensor$"):
         check_tensors("matmul", "cpu", {"a": drawn(3), "b": [1.0]})
     with pytest.raises(
-        ValueError, match=r"^cross_entropy: ignore_index is 9223372036854775808; allowed: a whole number"
+        ValueError, match=r"^linear_cross_entropy: ignore_index is 9223372036854775808; allowed: a whole number"
     ):
-        ops.cross_entropy(**GOOD["cross_entropy"]() | {"ignore_index": 2**63})
+        ops.linear_cross_entropy(**GOOD["linear_cross_entropy"]() | {"ignore_index": 2**63})

@@ -14,7 +14,7 @@ from samebits import native
 from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
-from samebits.ops.cross_entropy import cross_entropy, one_pass
+from samebits.ops.cross_entropy import linear_cross_entropy, one_pass
 from samebits.ops.logprob import selected_logprob, selected_logprob_weight_gradient_
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -39,7 +39,7 @@ def inputs(
 def outputs(hidden: Tensor, weight: Tensor, targets: Tensor, upstream: float = 1.0, **options: object) -> list[Tensor]:
     """Loss, gradient of hidden, gradient of weight."""
     leaves = [leaf.detach().requires_grad_() for leaf in (hidden, weight)]
-    loss = cross_entropy(*leaves, targets, **options)  # type: ignore[arg-type]
+    loss = linear_cross_entropy(*leaves, targets, **options)  # type: ignore[arg-type]
     return [loss.detach(), *torch.autograd.grad(loss, leaves, torch.full_like(loss, upstream))]
 
 
@@ -121,11 +121,11 @@ def test_micro_batches_agree(dtype: torch.dtype) -> None:
 def test_without_gradients_the_loss_is_the_same() -> None:
     hidden, weight, targets = inputs(20, 24, 300)
     for reduction in ("mean", "sum", "none"):
-        plain = cross_entropy(hidden, weight, targets, reduction=reduction)  # type: ignore[arg-type]
+        plain = linear_cross_entropy(hidden, weight, targets, reduction=reduction)  # type: ignore[arg-type]
         assert not plain.requires_grad
         assert compare(plain, outputs(hidden, weight, targets, reduction=reduction)[0]) is None
     frozen = hidden.clone().requires_grad_()
-    (dhidden,) = torch.autograd.grad(cross_entropy(frozen, weight, targets), frozen)
+    (dhidden,) = torch.autograd.grad(linear_cross_entropy(frozen, weight, targets), frozen)
     assert compare(dhidden, outputs(hidden, weight, targets)[1]) is None
 
 
@@ -148,7 +148,7 @@ def test_ignored_rows_leave_nothing() -> None:
             assert compare(left, right) is None, options
         assert compare(expected[1][3::4], torch.zeros(3, 24)) is None
     nothing = torch.full((12,), -100)
-    assert bool(cross_entropy(hidden, weight, nothing).isnan())
+    assert bool(linear_cross_entropy(hidden, weight, nothing).isnan())
     loss, dhidden, dweight = outputs(hidden, weight, nothing, denominator=5)
     assert compare(loss, torch.zeros(())) is None and not dhidden.any() and not dweight.any()
 
@@ -164,8 +164,8 @@ def test_no_rows() -> None:
     for backend in ("cpu", "reference"):
         hidden, weight = torch.zeros(0, 8, requires_grad=True), torch.ones(5, 8, requires_grad=True)
         targets = torch.zeros(0, dtype=torch.long)
-        assert cross_entropy(hidden, weight, targets, reduction="none", backend=backend).shape == (0,)
-        loss = cross_entropy(hidden, weight, targets, denominator=3, backend=backend)
+        assert linear_cross_entropy(hidden, weight, targets, reduction="none", backend=backend).shape == (0,)
+        loss = linear_cross_entropy(hidden, weight, targets, denominator=3, backend=backend)
         assert compare(loss, torch.zeros(())) is None
         loss.backward()
         assert hidden.grad is not None and hidden.grad.shape == (0, 8)
@@ -195,15 +195,16 @@ def test_gradcheck() -> None:
     targets = torch.tensor([0, 8, -100, 3])
     for reduction in ("mean", "sum", "none"):
         assert gradcheck(
-            lambda h, w, r=reduction: cross_entropy(h, w, targets, reduction=r, backend="reference"), (hidden, weight)
+            lambda h, w, r=reduction: linear_cross_entropy(h, w, targets, reduction=r, backend="reference"),
+            (hidden, weight),
         )
 
 
 def test_compiled_equals_eager() -> None:
     hidden, weight, targets = inputs(20, 48, 300)
     leaves = [leaf.requires_grad_() for leaf in (hidden, weight)]
-    compiled = torch.compile(lambda h, w: cross_entropy(h, w, targets), fullgraph=True)
-    eager_out, compiled_out = cross_entropy(*leaves, targets), compiled(*leaves)
+    compiled = torch.compile(lambda h, w: linear_cross_entropy(h, w, targets), fullgraph=True)
+    eager_out, compiled_out = linear_cross_entropy(*leaves, targets), compiled(*leaves)
     assert compare(compiled_out, eager_out) is None
     pairs = zip(torch.autograd.grad(compiled_out, leaves), torch.autograd.grad(eager_out, leaves), strict=True)
     for left, right in pairs:
@@ -213,42 +214,48 @@ def test_compiled_equals_eager() -> None:
 H, W, T = torch.ones(2, 3), torch.ones(4, 3), torch.tensor([0, 3])
 BAD = {
     "target too large": (
-        lambda: cross_entropy(H, W, torch.tensor([1, 4])),
-        "cross_entropy: token 4 in row 1 is outside the vocabulary of 4; allowed: 0 to 3, or ignore_index=-100",
+        lambda: linear_cross_entropy(H, W, torch.tensor([1, 4])),
+        "linear_cross_entropy: token 4 in row 1 is outside the vocabulary of 4; allowed: 0 to 3, or ignore_index=-100",
     ),
     "target too large, with gradients": (
-        lambda: cross_entropy(H.clone().requires_grad_(), W, torch.tensor([1, 4])),
-        "cross_entropy: token 4 in row 1",
+        lambda: linear_cross_entropy(H.clone().requires_grad_(), W, torch.tensor([1, 4])),
+        "linear_cross_entropy: token 4 in row 1",
     ),
     "target too large, by rows": (
-        lambda: cross_entropy(H, W, torch.tensor([-7, 4]), reduction="none"),
-        "cross_entropy: token -7 in row 0",
+        lambda: linear_cross_entropy(H, W, torch.tensor([-7, 4]), reduction="none"),
+        "linear_cross_entropy: token -7 in row 0",
     ),
     "reduction": (
-        lambda: cross_entropy(H, W, T, reduction="median"),  # type: ignore[arg-type]
+        lambda: linear_cross_entropy(H, W, T, reduction="median"),  # type: ignore[arg-type]
         "reduction is 'median'; allowed: mean, sum, none",
     ),
     "denominator of a sum": (
-        lambda: cross_entropy(H, W, T, reduction="sum", denominator=2),
+        lambda: linear_cross_entropy(H, W, T, reduction="sum", denominator=2),
         "denominator is 2 with reduction='sum'; allowed: with 'mean'",
     ),
     "no denominator": (
-        lambda: cross_entropy(H, W, T, denominator=0),
+        lambda: linear_cross_entropy(H, W, T, denominator=0),
         "denominator is 0; allowed: finite in float32, above 0",
     ),
     "denominator not a number": (
-        lambda: cross_entropy(H, W, T, denominator=float("nan")),
+        lambda: linear_cross_entropy(H, W, T, denominator=float("nan")),
         "denominator is nan; allowed: finite in float32, above 0",
     ),
     "width": (
-        lambda: cross_entropy(H, torch.ones(4, 5), T),
+        lambda: linear_cross_entropy(H, torch.ones(4, 5), T),
         "the last axis of hidden is 3, the last axis of weight is 5; they must agree",
     ),
-    "integers": (lambda: cross_entropy(H.int(), W.int(), T), "hidden has dtype int32; allowed with backend='cpu'"),
-    "targets as floats": (lambda: cross_entropy(H, W, T.float()), "targets has dtype float32; allowed: int64, int32"),
-    "targets shape": (lambda: cross_entropy(H, W, T[:1]), r"targets has shape \(1,\), hidden \(2, 3\)"),
+    "integers": (
+        lambda: linear_cross_entropy(H.int(), W.int(), T),
+        "hidden has dtype int32; allowed with backend='cpu'",
+    ),
+    "targets as floats": (
+        lambda: linear_cross_entropy(H, W, T.float()),
+        "targets has dtype float32; allowed: int64, int32",
+    ),
+    "targets shape": (lambda: linear_cross_entropy(H, W, T[:1]), r"targets has shape \(1,\), hidden \(2, 3\)"),
     "wrong device": (
-        lambda: cross_entropy(H, W, T, backend="triton"),
+        lambda: linear_cross_entropy(H, W, T, backend="triton"),
         "backend='triton' takes tensors on 'cuda', got one on 'cpu'",
     ),
 }

@@ -30,8 +30,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "weight gradient": lambda n: selected_logprob_weight_gradient_(
         torch.zeros(VOCABULARY, 16), torch.ones(ROWS), X, WEIGHT, IDS, ignore_index=n
     ),
-    "cross_entropy": lambda n: ops.cross_entropy(X, WEIGHT, IDS, ignore_index=n),
-    "cross_entropy rows": lambda n: ops.cross_entropy(X, WEIGHT, IDS, ignore_index=n, reduction="none"),
+    "cross_entropy": lambda n: ops.linear_cross_entropy(X, WEIGHT, IDS, ignore_index=n),
+    "cross_entropy rows": lambda n: ops.linear_cross_entropy(X, WEIGHT, IDS, ignore_index=n, reduction="none"),
     "distill_loss": lambda n: ops.distill_loss(X, X, IDS, alpha=0.5, ignore_index=n),
     "padding_idx": lambda n: ops.embedding(IDS, WEIGHT, n),
     "embedding gradient": lambda n: ops.embedding_gradient_(torch.zeros(VOCABULARY, 16), IDS, X, n),

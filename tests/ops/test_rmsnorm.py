@@ -13,7 +13,7 @@ from samebits import native
 from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
-from samebits.ops.rmsnorm import rmsnorm, rmsnorm_statistic, rmsnorm_weight_gradient_
+from samebits.ops.rmsnorm import add_rmsnorm, rmsnorm, rmsnorm_statistic, rmsnorm_weight_gradient_
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SHAPES = ((1, 1), (3, 7), (2, 255), (5, 256), (5, 257), (33, 576), (4, 1031))
@@ -35,7 +35,7 @@ def outputs(
         gradients = torch.autograd.grad(y, leaves, dy)
         return {"y": y, "dx": gradients[0], "dweight": gradients[1]}
     leaves.append(residual.detach().requires_grad_())
-    y, hidden = rmsnorm(leaves[0], leaves[1], 1e-6, residual=leaves[2], **options)
+    y, hidden = add_rmsnorm(leaves[0], leaves[2], leaves[1], 1e-6, **options)
     gradients = torch.autograd.grad((y, hidden), leaves, (dy, dhidden))
     return {"y": y, "hidden": hidden, "dx": gradients[0], "dweight": gradients[1], "dresidual": gradients[2]}
 
@@ -123,7 +123,7 @@ def test_gradcheck() -> None:
         torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((4, 6), (6,), (4, 6))
     )
     assert gradcheck(lambda *given: rmsnorm(*given, 1e-3, backend="reference"), (x, weight))
-    assert gradcheck(lambda x, w, r: rmsnorm(x, w, 1e-3, residual=r, backend="reference"), (x, weight, residual))
+    assert gradcheck(lambda x, w, r: add_rmsnorm(x, r, w, 1e-3, backend="reference"), (x, weight, residual))
 
 
 def test_compiled_equals_eager() -> None:
@@ -177,10 +177,7 @@ BAD = {
     "mixed dtypes": (lambda: rmsnorm(ROW, WEIGHT.half()), "weight has dtype float16, x has float32; they must agree"),
     "negative eps": (lambda: rmsnorm(ROW, WEIGHT, -1.0), "eps is -1.0; allowed: finite, at least 0"),
     "eps not a number": (lambda: rmsnorm(ROW, WEIGHT, float("nan")), "eps is nan; allowed: finite, at least 0"),
-    "residual shape": (
-        lambda: rmsnorm(ROW, WEIGHT, residual=torch.ones(3)),
-        r"residual has shape \(3,\), x has \(2, 3\)",
-    ),
+    "residual shape": (lambda: add_rmsnorm(ROW, torch.ones(3), WEIGHT), r"residual has shape \(3,\), x has \(2, 3\)"),
     "wrong device": (
         lambda: rmsnorm(ROW, WEIGHT, backend="triton"),
         "backend='triton' takes tensors on 'cuda', got one on 'cpu'",

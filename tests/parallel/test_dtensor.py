@@ -178,7 +178,7 @@ OPERATORS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
         [(BATCH * TOKENS, WIDTH), (VOCABULARY, WIDTH)],
     ),
     "cross_entropy": (
-        lambda x, w: ops.cross_entropy(x, w, beside(TokenIds, x), reduction="none"),
+        lambda x, w: ops.linear_cross_entropy(x, w, beside(TokenIds, x), reduction="none"),
         [(BATCH * TOKENS, WIDTH), (VOCABULARY, WIDTH)],
     ),
 }
@@ -251,8 +251,8 @@ def test_heads_are_cut_with_their_keys() -> None:
 
 
 def test_attention_refuses_what_it_cannot_cut() -> None:
-    with pytest.raises(ValueError, match="return_lse with DTensors; allowed: neither cache nor return_lse"):
-        dtensor.attention(*[drawn(1, 2, 2, 2)] * 3, return_lse=True)  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="a cache with DTensors is not supported"):
+        dtensor.attention(*[drawn(1, 2, 2, 2)] * 3, cache=ops.DenseCache.empty(1, 2, 2, 8))  # type: ignore[list-item]
 
 
 def on_a_grid(world: World) -> tuple[list[bool], list[str]]:
@@ -315,7 +315,7 @@ def without_a_rule(world: World, case: str) -> None:
     mesh = init_device_mesh("cpu", (world.size,))
     rows, weight = (distribute_tensor(drawn(1, *shape), mesh, [Replicate()]) for shape in ((36, WIDTH), (40, WIDTH)))
     if case == "cross_entropy":
-        ops.cross_entropy(rows, weight, beside(TokenIds, rows))
+        ops.linear_cross_entropy(rows, weight, beside(TokenIds, rows))
     elif case == "attention":
         heads = distribute_tensor(drawn(1, 1, 4, 2, 16), mesh, [Replicate()])
         ops.attention(heads, heads, heads)

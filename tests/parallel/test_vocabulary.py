@@ -111,8 +111,8 @@ def head_and_loss_differences(world: World, words: int, dtype: torch.dtype, cuts
         hidden, whole = wanted(hidden), wanted(weight)
         own_hidden, part = wanted(hidden), own(whole, cuts, group)
         options = {"reduction": reduction, "denominator": denominator}
-        loss = ops.cross_entropy(hidden, whole, targets, **options)
-        own_loss = vocabulary.cross_entropy(own_hidden, part, targets, cuts, group, **options)
+        loss = ops.linear_cross_entropy(hidden, whole, targets, **options)
+        own_loss = vocabulary.linear_cross_entropy(own_hidden, part, targets, cuts, group, **options)
         g = drawn(tuple(loss.shape), 50, torch.float32)
         loss.backward(g)
         own_loss.backward(g)
@@ -257,8 +257,8 @@ def test_bad_arguments_are_refused_as_on_one_device() -> None:
                 lambda ids: vocabulary.selected_logprob(hidden, weight, ids, [0, 300], group),
             ),
             (
-                lambda ids: ops.cross_entropy(hidden, weight, ids),
-                lambda ids: vocabulary.cross_entropy(hidden, weight, ids, [0, 300], group),
+                lambda ids: ops.linear_cross_entropy(hidden, weight, ids),
+                lambda ids: vocabulary.linear_cross_entropy(hidden, weight, ids, [0, 300], group),
             ),
             (lambda ids: ops.embedding(ids, weight), lambda ids: vocabulary.embedding(ids, weight, 0, group)),
         ):
@@ -272,6 +272,6 @@ def test_bad_arguments_are_refused_as_on_one_device() -> None:
     with pytest.raises(ValueError, match=r"the cuts are \[0, 256, 300\]; allowed: 2 ascending places from 0$"):
         vocabulary.lm_head(hidden, weight, [0, 256, 300], group)
     with pytest.raises(ValueError, match=r"denominator is 2.0 with reduction='sum'; allowed: finite and above 0, with"):
-        vocabulary.cross_entropy(
+        vocabulary.linear_cross_entropy(
             hidden, weight, torch.zeros(3).long(), [0, 300], group, reduction="sum", denominator=2.0
         )

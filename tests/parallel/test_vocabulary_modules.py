@@ -31,7 +31,7 @@ def differences(world: World) -> list[str]:
         pairs = {"rows": (ops.embedding(targets, weight), table(targets))}
         logits = ops.lm_head(hidden.detach(), weight.detach())
         own_logits = own(logits.requires_grad_(), cuts, group, -1)
-        loss = ops.cross_entropy(hidden, weight, targets, reduction="none")
+        loss = ops.linear_cross_entropy(hidden, weight, targets, reduction="none")
         own_loss = vocab_parallel_cross_entropy(own_logits, targets, group=group)
         g = drawn(ROWS, 4, torch.float32)
         loss.backward(g)

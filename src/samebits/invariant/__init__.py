@@ -1,4 +1,4 @@
-"""The spec of invariant mode: `invariant_mode`, under which a model that nobody here wrote keeps its bits.
+"""Invariant mode: `invariant_mode`, under which a model that nobody here wrote keeps its bits.
 
 mode.py          sees every aten operation, forward and backward, and decides
 whole.py         what must be caught before torch takes it apart: attention.py's scaled_dot_product_attention

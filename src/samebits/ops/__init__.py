@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any
 
 from samebits.ops.adamw import AdamW, adamw_
-from samebits.ops.attention import DenseCache, PagedCache, attention
-from samebits.ops.cross_entropy import cross_entropy
+from samebits.ops.attention import DenseCache, PagedCache, attention, attention_with_lse
+from samebits.ops.cross_entropy import linear_cross_entropy
 from samebits.ops.distill_loss import distill_loss
 from samebits.ops.embedding import embedding, embedding_gradient_
 from samebits.ops.gelu import gelu
@@ -16,7 +16,7 @@ from samebits.ops.grad_norm import clip_grad_norm_, grad_norm
 from samebits.ops.lm_head import lm_head
 from samebits.ops.logprob import selected_logprob
 from samebits.ops.matmul import linear, matmul, matmul_accumulate_
-from samebits.ops.rmsnorm import rmsnorm
+from samebits.ops.rmsnorm import add_rmsnorm, rmsnorm
 from samebits.ops.rope import RopeScaling, rope
 from samebits.ops.sample import sample
 from samebits.ops.softmax import log_softmax, softmax
@@ -28,15 +28,17 @@ __all__ = [
     "PagedCache",
     "RopeScaling",
     "adamw_",
+    "add_rmsnorm",
     "attention",
+    "attention_with_lse",
     "clip_grad_norm_",
-    "cross_entropy",
     "distill_loss",
     "embedding",
     "embedding_gradient_",
     "gelu",
     "grad_norm",
     "linear",
+    "linear_cross_entropy",
     "lm_head",
     "log_softmax",
     "matmul",

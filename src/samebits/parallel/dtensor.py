@@ -142,9 +142,8 @@ RULES: Final[Mapping[str, Rule]] = {
 def attention(q: DTensor, k: DTensor, v: DTensor, **options: Any) -> DTensor:
     """`samebits.ops.attention` of DTensors, cut as q is between heads that share keys, or between sequences of a batch
     without `lengths`, where the ranks divide their number; whole where they do not. No head sees another one."""
-    refused = [name for name in ("cache", "return_lse") if options.get(name)]
-    if refused:
-        raise ValueError(f"attention: {', '.join(refused)} with DTensors; allowed: neither cache nor return_lse")
+    if options.get("cache") is not None:
+        raise ValueError("attention: a cache with DTensors is not supported; pass plain tensors")
     mesh, heads = q.device_mesh, q.ndim - 2
     free = {heads: k.shape[heads]} | ({0: q.shape[0]} if q.ndim == 4 and options.get("lengths") is None else {})
     lies: list[Placement] = [Replicate()] * mesh.ndim
@@ -153,7 +152,6 @@ def attention(q: DTensor, k: DTensor, v: DTensor, **options: Any) -> DTensor:
             lies[axis] = Shard(cut.dim)
     q_here, k_here, v_here = (each.redistribute(mesh, lies).to_local(grad_placements=lies) for each in (q, k, v))
     out = samebits.ops.attention(q_here, k_here, v_here, **options)
-    assert isinstance(out, Tensor)
     return DTensor.from_local(out, mesh, lies, run_check=False)
 
 

@@ -104,7 +104,7 @@ def selected_logprob(
     return logprob_M.reshape(ids.shape)
 
 
-def cross_entropy(
+def linear_cross_entropy(
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
@@ -115,8 +115,9 @@ def cross_entropy(
     reduction: Literal["mean", "sum", "none"] = "mean",
     denominator: float | None = None,
 ) -> Tensor:
-    """-log softmax(hidden weight^T) at targets, float32: its mean, its sum, or every row's, as `ops.cross_entropy`."""
-    name = "cross_entropy"
+    """-log softmax(hidden weight^T) at targets, float32: its mean, its sum, or every row's, as
+    `ops.linear_cross_entropy`."""
+    name = "linear_cross_entropy"
     hidden_MK, targets_M, backend = _checked(name, hidden, weight, "targets", targets, cuts, group, ignore_index)
     if reduction not in REDUCTIONS:
         raise ValueError(f"{name}: reduction is {reduction!r}; allowed: {', '.join(REDUCTIONS)}")

@@ -85,14 +85,14 @@ def vocab_parallel_cross_entropy(
 ) -> Tensor:
     """-log softmax(logits) at target (...), float32, of logits (..., words of this rank); on the CPU.
 
-    As `ops.cross_entropy` with reduction='none' gives it where it makes these logits itself. Without `cuts` the ranks
-    are asked how many words they have, one exchange more."""
+    As `ops.linear_cross_entropy` with reduction='none' gives it where it makes these logits itself. Without `cuts` the
+    ranks are asked how many words they have, one exchange more."""
     name, logits = "vocab_parallel_cross_entropy", vocab_parallel_logits
     refuse(name, {"label_smoothing": (label_smoothing, 0.0)})
     if logits.device.type != "cpu" or logits.dtype not in DTYPES:
         raise ValueError(
             f"{name}: logits are {short(logits.dtype)} on {logits.device}; allowed: {', '.join(map(short, DTYPES))}"
-            f" on cpu; elsewhere parallel.vocabulary.cross_entropy, which makes them itself"
+            f" on cpu; elsewhere parallel.vocabulary.linear_cross_entropy, which makes them itself"
         )
     if target.shape != logits.shape[:-1] or target.dtype not in (torch.int64, torch.int32):
         raise ValueError(

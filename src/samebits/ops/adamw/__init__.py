@@ -1,4 +1,4 @@
-"""The spec of AdamW: `adamw_`, one step of one tensor in place, and `AdamW`, the optimizer made of it.
+"""AdamW: `adamw_`, one step of one tensor in place, and `AdamW`, the optimizer made of it.
 
 Every element is computed alone, by one written-down sequence of float32 operations: threads, tiles and how parameters
 are grouped decide no bit. A gradient beyond 1.8e19 makes its second moment infinite and freezes the weight: clip."""

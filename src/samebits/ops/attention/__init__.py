@@ -1,4 +1,4 @@
-"""The spec of attention: dense, padded, packed or against a cache, with its gradients; one definition for all of them.
+"""Attention: dense, padded, packed or against a cache, with its gradients; one definition for all of them.
 
 A query's bits depend on that query, on the keys and values that it sees, and on nothing else: neither on the batch, on
 padding, on how a prompt is cut into chunks, nor on whether keys come from a tensor, a dense cache or pages.
@@ -46,17 +46,61 @@ def attention(
     lengths: Numbers | None = None,
     padding: str | None = None,
     cache: Cache | None = None,
-    return_lse: bool = False,
     backend: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor:
     """softmax(scale q k) v over the keys that each query sees. q is (B, S, H, D), or packed (T, H, D) with cu_seqlens.
 
     k and v (.., Hk, D) may be longer than q: the queries are the last positions. H is a multiple of Hk. A query sees
     the keys up to its own (causal) and less than `window` away. `softcap` bends scores to softcap * tanh(. / softcap).
     `lengths` with padding="left" or "right" says how many tokens of each row are real; the others come out as 0.
-    With `cache`, k and v are appended to it (None: nothing is) and q attends to all that it holds.
-    return_lse adds the natural logarithm of each row's sum of weights, float32 (.., H), -inf where no key is seen; it
-    carries no gradient."""
+    With `cache`, k and v are appended to it (None: nothing is) and q attends to all that it holds."""
+    return _attend(q, k, v, causal, scale, window, softcap, cu_seqlens, cu_seqlens_k, lengths, padding, cache, backend)[
+        0
+    ]
+
+
+def attention_with_lse(
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    cu_seqlens: Numbers | None = None,
+    cu_seqlens_k: Numbers | None = None,
+    lengths: Numbers | None = None,
+    padding: str | None = None,
+    cache: Cache | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`attention`, and the natural logarithm of each row's sum of weights, float32 (.., H), -inf where no key is seen.
+
+    The second carries no gradient."""
+    out, lse2_TH = _attend(
+        q, k, v, causal, scale, window, softcap, cu_seqlens, cu_seqlens_k, lengths, padding, cache, backend
+    )
+    lse = torch.where(lse2_TH == math.inf, -math.inf, lse2_TH * LN_2)
+    return out, lse.reshape(q.shape[:-1])
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    causal: bool,
+    scale: float | None,
+    window: int | None,
+    softcap: float | None,
+    cu_seqlens: Numbers | None,
+    cu_seqlens_k: Numbers | None,
+    lengths: Numbers | None,
+    padding: str | None,
+    cache: Cache | None,
+    backend: str | None,
+) -> tuple[Tensor, Tensor]:
+    """The output in the shape of q, and the logarithms to base 2 by packed row."""
     backend = choose_backend("attention", q, backend)
     rule = _rule(q, causal, scale, window, softcap)
     queries = _queries(q, cu_seqlens, lengths, padding)
@@ -91,11 +135,7 @@ def attention(
         rule.softcap,
         backend,
     )
-    out = out_THD.reshape(q.shape)
-    if not return_lse:
-        return out  # type: ignore[no-any-return]
-    lse = torch.where(lse2_TH == math.inf, -math.inf, lse2_TH * LN_2)
-    return out, lse.reshape(q.shape[:-1])
+    return out_THD.reshape(q.shape), lse2_TH
 
 
 def _rule(q: Tensor, causal: bool, scale: float | None, window: int | None, softcap: float | None) -> Rule:

@@ -17,7 +17,7 @@ from samebits.contracts.proof import Proof
 from samebits.native.launch_numbers import launching
 from samebits.numerics.order import Leaf, Order, chain, fold_by_halves, fold_left, lanes, text
 from samebits.numerics.triples import triples
-from samebits.ops.attention import HEAD_MULTIPLE, LONGEST_HEAD, attention
+from samebits.ops.attention import HEAD_MULTIPLE, LONGEST_HEAD, attention, attention_with_lse
 from samebits.ops.attention.check import launches
 from samebits.ops.attention.forms import BLOCK_KEYS, WEIGHT_LANES
 
@@ -87,7 +87,7 @@ def scores_meet(questions: np.ndarray, head: int) -> Tensor:
     k = _placed(questions, head, SMALL, 1.0, 0.0)[:, None, None]
     answers = []
     for rows in QUERIES:
-        _, lse = attention(torch.ones(len(k), rows, 1, head), k, torch.zeros_like(k), scale=SCALE, return_lse=True)
+        _, lse = attention_with_lse(torch.ones(len(k), rows, 1, head), k, torch.zeros_like(k), scale=SCALE)
         answers.append(lse[:, -1, 0] > torch.tensor(1.0) * SCALE)
     return torch.stack(answers).all(0)
 

@@ -1,4 +1,4 @@
-"""The spec of cross-entropy: `cross_entropy` of hidden states and a head's weight, without the logits in memory.
+"""Cross-entropy: `linear_cross_entropy` of hidden states and a head's weight, without the logits in memory.
 
 A row's loss and gradient depend on that row, its target and the weight alone; a mean also on its denominator, which may
 be given, so that micro-batches agree. Kernels are those of operator `logprob`; reference.py says the order. For a sum
@@ -24,7 +24,7 @@ LARGEST_DENOMINATOR = torch.finfo(torch.float32).max
 
 
 @checked
-def cross_entropy(
+def linear_cross_entropy(
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
@@ -38,16 +38,16 @@ def cross_entropy(
 
     `denominator` divides the sum of a mean instead of the number of rows that are not ignored; without any such row the
     mean is NaN."""
-    hidden_MK, targets_M, backend = check_rows("cross_entropy", hidden, weight, "targets", targets, backend)
-    ignore_index = check_integer("cross_entropy", "ignore_index", ignore_index)
+    hidden_MK, targets_M, backend = check_rows("linear_cross_entropy", hidden, weight, "targets", targets, backend)
+    ignore_index = check_integer("linear_cross_entropy", "ignore_index", ignore_index)
     if reduction not in REDUCTIONS:
-        raise ValueError(f"cross_entropy: reduction is {reduction!r}; allowed: {', '.join(REDUCTIONS)}")
+        raise ValueError(f"linear_cross_entropy: reduction is {reduction!r}; allowed: {', '.join(REDUCTIONS)}")
     if denominator is not None and reduction != "mean":
         raise ValueError(
-            f"cross_entropy: denominator is {denominator} with reduction={reduction!r}; allowed: with 'mean'"
+            f"linear_cross_entropy: denominator is {denominator} with reduction={reduction!r}; allowed: with 'mean'"
         )
     if denominator is not None and not 0 < denominator <= LARGEST_DENOMINATOR:
-        raise ValueError(f"cross_entropy: denominator is {denominator}; allowed: finite in float32, above 0")
+        raise ValueError(f"linear_cross_entropy: denominator is {denominator}; allowed: finite in float32, above 0")
     operators = torch.ops.samebits
     if reduction == "none":
         loss_M, _ = operators.cross_entropy_rows(hidden_MK, weight, targets_M, ignore_index, backend)
@@ -61,7 +61,7 @@ def cross_entropy(
 
 def _rows(hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int, backend: str) -> tuple[Tensor, Tensor]:
     """(loss, log-sum-exp) of every row."""
-    check_vocabulary("cross_entropy", targets, ignore_index, weight.shape[0])
+    check_vocabulary("linear_cross_entropy", targets, ignore_index, weight.shape[0])
     logprob, lse = forward(hidden, weight, targets, ignore_index, backend)
     return 0.0 - logprob, lse
 
@@ -112,7 +112,7 @@ def _reduced(
         return total_and_mean(loss_M, factor, backend), factor, lse_M, empty, torch.empty_like(empty)
     from samebits.ops.cross_entropy.one_pass import loss_and_sums
 
-    check_vocabulary("cross_entropy", targets, ignore_index, weight.shape[0])
+    check_vocabulary("linear_cross_entropy", targets, ignore_index, weight.shape[0])
     if hidden.shape[0] == 0:
         sums = (
             empty.new_zeros(hidden.shape if wants_hidden else 0),

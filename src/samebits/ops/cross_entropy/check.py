@@ -1,4 +1,4 @@
-"""How a checker drives `cross_entropy` row by row: inputs, exact values and bounds, the resumed gradient."""
+"""How a checker drives `linear_cross_entropy` row by row: inputs, exact values and bounds, the resumed gradient."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
-from samebits.ops.cross_entropy import cross_entropy
+from samebits.ops.cross_entropy import linear_cross_entropy
 from samebits.ops.cross_entropy.reference import cross_entropy64
 from samebits.ops.logprob import check as logprob
 from samebits.ops.logprob import selected_logprob_weight_gradient_
@@ -23,8 +23,8 @@ def cross_entropy_of_rows(
     reduction: Literal["mean", "sum", "none"] = "none",
     denominator: float | None = None,
 ) -> Tensor:
-    """`cross_entropy` with a loss for every row unless asked otherwise: the form that has rows to compare."""
-    return cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator)
+    """`linear_cross_entropy` with a loss for every row unless asked otherwise: the form that has rows to compare."""
+    return linear_cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator)
 
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from samebits.ops.cross_entropy import cross_entropy
+from samebits.ops.cross_entropy import linear_cross_entropy
 from samebits.ops.logprob import faults as logprob
 from samebits.ops.logprob.check import IGNORED
 
@@ -85,7 +85,7 @@ def sign_flipped(
     hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Reduction = "none", denominator: float | None = None
 ) -> Tensor:
     """Breaks the sign: the log-probability is handed out for the loss."""
-    return -cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator)
+    return -linear_cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator)
 
 
 def target_shifted(
@@ -93,14 +93,14 @@ def target_shifted(
 ) -> Tensor:
     """Breaks the target: every row is asked for the token after its own."""
     shifted = torch.where(targets == IGNORED, targets, (targets + 1) % weight.shape[0])
-    return cross_entropy(hidden, weight, shifted, reduction=reduction, denominator=denominator)
+    return linear_cross_entropy(hidden, weight, shifted, reduction=reduction, denominator=denominator)
 
 
 def nan_becomes_zero(
     hidden: Tensor, weight: Tensor, targets: Tensor, *, reduction: Reduction = "none", denominator: float | None = None
 ) -> Tensor:
     """Breaks what a NaN says: a loss that is not finite is reported as 0."""
-    losses = cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator)
+    losses = linear_cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator)
     return torch.where(losses.isfinite(), losses, 0.0)
 
 
@@ -109,7 +109,7 @@ def negative_targets_wrap(
 ) -> Tensor:
     """Accepts bad input: -1 is taken for the last token, as an index counts from the end."""
     wrapped = torch.where((targets < 0) & (targets != IGNORED), targets % weight.shape[0], targets)
-    return cross_entropy(hidden, weight, wrapped, reduction=reduction, denominator=denominator)
+    return linear_cross_entropy(hidden, weight, wrapped, reduction=reduction, denominator=denominator)
 
 
 def ignored_rows_counted(
@@ -117,7 +117,7 @@ def ignored_rows_counted(
 ) -> Tensor:
     """Breaks the mean: the sum is divided by all rows, ignored ones too."""
     rows = float(len(targets)) if reduction == "mean" else None
-    return cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator or rows)
+    return linear_cross_entropy(hidden, weight, targets, reduction=reduction, denominator=denominator or rows)
 
 
 def sums_in_sixteen_bits(
@@ -137,7 +137,7 @@ class _GradientOfTheLogits(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(hidden, weight)
-        return cross_entropy(hidden, weight, targets, reduction="none").detach()
+        return linear_cross_entropy(hidden, weight, targets, reduction="none").detach()
 
     @staticmethod
     def backward(ctx, dloss: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""The spec of knowledge distillation: alpha T^2 KL(teacher || student) + (1 - alpha) cross-entropy, and its gradient.
+"""Knowledge distillation: alpha T^2 KL(teacher || student) + (1 - alpha) cross-entropy, and its gradient.
 
 A row's loss depends on that row alone: its sums run in 256 lanes, folded by halves. The sum over rows is one chain.
 The teacher's logits are constants: a teacher that asks for a gradient is refused, never cut off in silence."""

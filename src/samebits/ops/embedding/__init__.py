@@ -1,4 +1,4 @@
-"""The spec of the embedding: rows of a table by number, their gradient, and the resumed gradient `embedding_gradient_`.
+"""The embedding: rows of a table by number, their gradient, and the resumed gradient `embedding_gradient_`.
 
 The result is a copy, bit for bit. The gradient of a table row is a chain over the positions that asked for it, in
 ascending order; it may stop and go on in `embedding_gradient_`. There are no atomics."""

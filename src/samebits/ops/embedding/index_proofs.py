@@ -79,7 +79,8 @@ def programs() -> Claim:
 
 
 def rows_in_bounds() -> Claim:
-    """triton_kernel.py: ids * H + column and row * H + column in int64; the spec checks that ids lie in 0 .. V - 1."""
+    """triton_kernel.py: ids * H + column and row * H + column in int64; the public function checks that ids lie in 0 ..
+    V - 1."""
 
     def state(z: Symbols) -> Truth:
         V, M, H = z.wholes("V M H", least=1, below=SIZE_LIMIT, bits=32)

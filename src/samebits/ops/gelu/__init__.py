@@ -1,4 +1,5 @@
-"""The spec of GELU: `gelu(x, approximate)`, by the error function or by its tanh approximation, and its gradient.
+"""GELU: `gelu(x, approximate)`, by the error function or by its tanh approximation, and its
+gradient.
 
 An element's bits depend on that element alone. -inf gives NaN (infinity times zero) and +inf gives +inf, both with a
 gradient of NaN; with "tanh" the gradient is NaN, too, where x*x leaves float32 (|x| above 1.8e19)."""

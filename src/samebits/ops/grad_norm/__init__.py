@@ -1,4 +1,4 @@
-"""The spec of gradient norms: `grad_norm` of a list of tensors, the sum of squares under it, and clipping by it.
+"""Gradient norms: `grad_norm` of a list of tensors, the sum of squares under it, and clipping by it.
 
 The order of the sum is fixed by the tensors' sizes and their order in the list, which is part of it: pieces of 65536
 elements, 256 lanes each, folded by halves. How memory lies, threads and tiles decide no bit. Squares are float32:

@@ -1,4 +1,5 @@
-"""The spec of a language model's head: `lm_head`, float32 logits whatever dtype the model is stored in, its gradients.
+"""The language-model head: `lm_head`, float32 logits whatever dtype the model is stored in, its
+gradients.
 
 No kernel of its own: the chains are `matmul`'s, left unrounded. Where the embedding shares the weight, its gradient is
 resumed from the head's by `tied_weight_gradient_`. Losses that need no logits are in `cross_entropy` and `logprob`."""

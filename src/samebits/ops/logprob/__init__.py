@@ -1,4 +1,4 @@
-"""The spec of log-probabilities: `selected_logprob`, its gradients, and the resumed gradient of the weight.
+"""Log-probabilities: `selected_logprob`, its gradients, and the resumed gradient of the weight.
 
 log softmax(hidden weight^T) at one token a row, in float32 whatever the storage dtype, without the logits in memory. A
 row's bits depend on that row, its token and the weight alone. The order is fixed by the vocabulary: blocks of 256

@@ -2,7 +2,7 @@
 
 A chunk's dz is made by the operator's kernel from hidden, weight and the saved log-sum-exp; the products are matmul's.
 Chunks start at multiples of a vocabulary block, where the chain over the vocabulary can be resumed: their size decides
-memory and speed, never bits. Knows nothing of autograd and validation; the spec does."""
+memory and speed, never bits. Knows nothing of autograd and validation; the public function does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spec of the matrix product: `matmul`, `linear`, their gradients, and the resumed chain `matmul_accumulate_`.
+"""The matrix product: `matmul`, `linear`, their gradients, and the resumed chain `matmul_accumulate_`.
 
 A row's bits depend on that row, on b and on nothing else. Gradients are products too: dX is a chain over the output
 axis, dW and the bias gradient are chains over the rows, which may stop and go on in `matmul_accumulate_`."""

@@ -1,4 +1,5 @@
-"""The spec of RMSNorm: `rmsnorm` with an optional residual, its statistic, its gradients, the resumed weight gradient.
+"""RMSNorm: `rmsnorm`, `add_rmsnorm` of a residual sum, its statistic, its gradients, the resumed weight
+gradient.
 
 A row's bits depend on that row and the weight alone. The order of a row's sum is fixed by its width: 256 lanes, folded
 by halves. The weight's gradient is a chain over rows that may stop and go on in `rmsnorm_weight_gradient_`."""
@@ -18,16 +19,19 @@ from samebits.ops.registering import call, contiguous_like, register
 
 
 @checked
-def rmsnorm(
-    x: Tensor, weight: Tensor, eps: float = 1e-6, *, residual: Tensor | None = None, backend: str | None = None
-) -> Tensor | tuple[Tensor, Tensor]:
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis.
+def rmsnorm(x: Tensor, weight: Tensor, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
+    x_MH, _, backend = _check(x, weight, eps, None, backend)
+    y, _ = call("rmsnorm", x_MH, weight, eps, backend)
+    return y.reshape(x.shape)  # type: ignore[no-any-return]
 
-    With `residual`: the norm of h and h itself, h = round(x + residual)."""
+
+@checked
+def add_rmsnorm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, *, backend: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """(the norm of h, h itself), h = round(x + residual): one pass over the rows."""
     x_MH, residual_MH, backend = _check(x, weight, eps, residual, backend)
-    if residual_MH is None:
-        y, _ = call("rmsnorm", x_MH, weight, eps, backend)
-        return y.reshape(x.shape)  # type: ignore[no-any-return]
     y, _, hidden = call("rmsnorm_residual", x_MH, weight, residual_MH, eps, backend)
     return y.reshape(x.shape), hidden.reshape(x.shape)
 

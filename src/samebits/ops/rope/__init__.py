@@ -1,4 +1,4 @@
-"""The spec of rotary position embedding: `rope(x, positions, theta)`, two layouts of pairs, scaled frequencies.
+"""Rotary position embedding: `rope(x, positions, theta)`, two layouts of pairs, scaled frequencies.
 
 A token's bits depend on that token and its position alone; where it lies in memory, in which chunk or beside which
 tokens, does not matter. The gradient is the rotation by the opposite angle."""

@@ -1,4 +1,4 @@
-"""The spec of sampling: `sample` draws one token a row, the same for the same request, position, seed and logits.
+"""Sampling: `sample` draws one token a row, the same for the same request, position, seed and logits.
 
 A token depends on its own row alone: not on the batch, nor on what was drawn before. Random words are counted, not
 drawn from a state: Philox keyed by the seed, at a counter made of the token, the position and the request. A row with

@@ -1,4 +1,4 @@
-"""The spec of the softmax: `softmax` and `log_softmax` over one axis, and their gradients.
+"""The softmax: `softmax` and `log_softmax` over one axis, and their gradients.
 
 A row's bits depend on that row alone. The order of a row's sum is fixed by its length: 256 lanes, folded by halves.
 A row with a NaN or +inf is NaN; a row of nothing but -inf has softmax 0 and log_softmax -inf, never NaN."""

@@ -1,4 +1,4 @@
-"""The spec of SwiGLU: `swiglu(gate, up)`, gate * sigmoid(gate) * up, and its gradients.
+"""SwiGLU: `swiglu(gate, up)`, gate * sigmoid(gate) * up, and its gradients.
 
 An element's bits depend on its own gate and up alone. A gate of -inf gives NaN (infinity times zero), one of +inf gives
 an infinity and a gradient of NaN; both stay in their element."""

@@ -49,7 +49,7 @@ def _matmul(draw: Draw) -> Results:
 def _rmsnorm(draw: Draw) -> Results:
     x, weight, residual = draw.tensor(ROWS, 300), draw.tensor(300), draw.tensor(ROWS, 300)
     found = with_gradients(draw, ops.rmsnorm, x=x, weight=weight)
-    y, hidden = ops.rmsnorm(x.detach(), weight.detach(), residual=residual)
+    y, hidden = ops.add_rmsnorm(x.detach(), residual, weight.detach())
     statistic = rmsnorm_statistic(x, weight)
     total = rmsnorm_weight_gradient_(draw.wide(300), residual, x.detach(), statistic)
     return found | {"y with residual": y, "hidden": hidden, "statistic": statistic, "sum": total}
@@ -77,7 +77,7 @@ def _packed_attention(draw: Draw) -> Results:
     q, k, v = (draw.tensor(total, heads, HEAD) for heads in (HEADS, KEY_HEADS, KEY_HEADS))
     out = with_gradients(draw, partial(ops.attention, cu_seqlens=edges), q=q, k=k, v=v)
     with torch.no_grad():
-        _, lse = ops.attention(q, k, v, cu_seqlens=edges, return_lse=True)
+        _, lse = ops.attention_with_lse(q, k, v, cu_seqlens=edges)
     return out | {"lse": lse}
 
 
@@ -91,7 +91,7 @@ def _cached_attention(draw: Draw) -> Results:
     for count in (40, 33, 1):
         q, k, v = (draw.tensor(1, count, heads, HEAD) for heads in (HEADS, KEY_HEADS, KEY_HEADS))
         for name, cache in (("dense", dense), ("paged", paged)):
-            found[f"y {name} {count}"] = ops.attention(q, k, v, cache=cache)  # type: ignore[assignment]
+            found[f"y {name} {count}"] = ops.attention(q, k, v, cache=cache)
     return found
 
 
@@ -129,7 +129,7 @@ def _cross_entropy(draw: Draw) -> Results:
     found: Results = {}
     for reduction in ("mean", "sum", "none"):
         hidden, weight, targets = _head(draw)
-        loss = partial(ops.cross_entropy, targets=targets, reduction=reduction)
+        loss = partial(ops.linear_cross_entropy, targets=targets, reduction=reduction)
         each = with_gradients(draw, loss, hidden=hidden, weight=weight)
         found |= {f"{name} {reduction}": value for name, value in each.items()}
     return found

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from samebits.nn.strategy import Operators
-from samebits.ops.rmsnorm import rmsnorm
+from samebits.ops.rmsnorm import add_rmsnorm
 from samebits.parity.stability.small_chain import chain_of, cut, joined, weight_gradients
 
 
@@ -22,6 +22,4 @@ def gradients(
 
 def through_residual(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
     """(rows, 2 width): the norm of h = x + residual, and h itself beside it."""
-    pair = rmsnorm(x, weight, residual=residual)
-    assert isinstance(pair, tuple)
-    return torch.cat(pair, -1)
+    return torch.cat(add_rmsnorm(x, residual, weight), -1)
