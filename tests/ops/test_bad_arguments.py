@@ -31,7 +31,8 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "matmul": lambda: {"a": drawn(3, 16), "b": drawn(16, 4)},
     "linear": lambda: {"x": drawn(3, 16), "weight": drawn(4, 16), "bias": drawn(4)},
     "matmul_accumulate_": lambda: {"accumulator": drawn(3, 4), "a": drawn(3, 16), "b": drawn(16, 4)},
-    "rmsnorm": lambda: {"x": drawn(3, 16), "weight": drawn(16), "eps": 1e-6, "residual": drawn(3, 16)},
+    "rmsnorm": lambda: {"x": drawn(3, 16), "weight": drawn(16), "eps": 1e-6},
+    "add_rmsnorm": lambda: {"x": drawn(3, 16), "residual": drawn(3, 16), "weight": drawn(16), "eps": 1e-6},
     "rope": lambda: {"x": drawn(3, 2, 16), "positions": ids(3), "theta": 1e4, "layout": "half", "scaling": None},
     "swiglu": lambda: {"gate": drawn(3, 16), "up": drawn(3, 16)},
     "gelu": lambda: {"x": drawn(3, 16), "approximate": "none"},
@@ -189,7 +190,7 @@ def test_two_arguments_at_once(operator: str) -> None:
 
 
 def test_every_operator_is_here() -> None:
-    apart = {"AdamW", "DenseCache", "PagedCache", "RopeScaling", "attention"}
+    apart = {"AdamW", "DenseCache", "PagedCache", "RopeScaling", "attention", "attention_with_lse"}
     assert set(GOOD) == set(ops.__all__) - apart
 
 
