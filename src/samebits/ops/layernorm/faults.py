@@ -97,7 +97,7 @@ def mean_in_sixteen_bits(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1
 def divides_by_one_less(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
     """Breaks the variance: n - 1, as a sample's has it."""
     mean, variance = _moments(x)
-    return _by_torch(x, weight, bias, mean, variance * (x.shape[-1] / (x.shape[-1] - 1)), eps)
+    return _by_torch(x, weight, bias, mean, variance * (x.shape[-1] / max(x.shape[-1] - 1, 1)), eps)
 
 
 def loses_the_last_tile(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
