@@ -134,7 +134,8 @@ def layer_norm(
     backend, (rows, width) = backend_of(x), _rows_of(x, shape)
     statistics = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
     if width == 0:
-        return torch.empty_like(x), *(x.new_full(statistics, math.nan, dtype=torch.float32) for _ in range(2))
+        nothing = torch.full(statistics, math.nan, device=x.device)
+        return torch.empty_like(x), nothing, nothing.clone()
     x_MH, weight_H, bias_H = _one_dtype(x.reshape(rows, width), _flat(weight), _flat(bias))
     y_MH, mean_M, rstd_M = torch.ops.samebits.layernorm(x_MH, weight_H, bias_H, eps, backend)
     return y_MH.to(x.dtype).reshape(x.shape), mean_M.reshape(statistics), rstd_M.reshape(statistics)

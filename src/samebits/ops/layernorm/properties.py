@@ -32,10 +32,10 @@ def _summable(call: Call) -> Tensor:
     return x.clamp(-largest, largest).to(call.output.dtype)
 
 
-def _plain(call: Call) -> dict[str, Tensor]:
+def _plain(call: Call) -> tuple[Tensor, Tensor]:
     """A weight of ones and a bias of zeros: the normalised rows themselves."""
     weight = call.arguments["weight"]
-    return {"weight": torch.ones_like(weight), "bias": torch.zeros_like(weight)}
+    return torch.ones_like(weight), torch.zeros_like(weight)
 
 
 def _allowed(call: Call, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -78,10 +78,10 @@ def scales(call: Call, tolerance: Tolerance, *, factor: float, eps: float) -> st
 
 def moments_are_known(call: Call, tolerance: Tolerance, *, eps: float) -> str:
     """With a weight of ones and no bias the mean of y is 0 and that of y^2 is v / (v + eps), v the variance of x."""
-    x, plain = _few_bits(call), _plain(call)
-    y = call.again({"eps": eps}, x=x, **plain).double()
+    x, (weight, bias) = _few_bits(call), _plain(call)
+    y = call.again({"eps": eps}, x=x, weight=weight, bias=bias).double()
     v = x.double().var(-1, correction=0)
-    off = _allowed(call, x, plain["weight"], plain["bias"], eps)
+    off = _allowed(call, x, weight, bias, eps)
     exact = layernorm64(x, eps=eps)
     wrong = difference(y.mean(-1), torch.zeros_like(v), tolerance, allowed=off.mean(-1) + 1e-15, words="mean of y")
     allowed = (off * (2 * exact.abs() + off)).mean(-1) + 1e-15
@@ -109,7 +109,8 @@ def backward_has_the_forwards_rows(call: Call, tolerance: Tolerance) -> str:
     shown, columns = torch.arange(width, device=x.device) % rows, torch.arange(width, device=x.device)
     dy = torch.zeros_like(x)
     dy[shown, columns] = 1.0
-    forward = call.again(x=x, **_plain(call))[shown, columns]
+    weight, bias = _plain(call)
+    forward = call.again(x=x, weight=weight, bias=bias)[shown, columns]
     backward = call.gradients(dy, ["weight"], x=x)["weight"]
     # The sign of a zero is left out: a chain that starts at +0 has lost it.
     return difference(backward + 0.0, forward + 0.0, tolerance, words="gradient of weight under ones")
