@@ -1,4 +1,4 @@
-"""Layer norm under the mode is the operator: several axes, no rows, no width, several dtypes, torch's own statistics."""
+"""Layer norm under the mode is the operator: several axes, no rows, no width, several dtypes, torch's statistics."""
 
 from __future__ import annotations
 
