@@ -28,6 +28,7 @@ CLASSES = {
     "embedding": "elementwise",
     "swiglu": "elementwise",
     "rmsnorm": "reduction",
+    "layernorm": "reduction",
     "linear": "reduction",
     "lm_head": "reduction",
     "attention": "attention",

@@ -21,6 +21,7 @@ COMPONENTS = {
     "distill_loss": ("rows",),
     "embedding": ("segments", "rows"),
     "grad_norm": ("pieces",),
+    "layernorm": ("rows", "columns"),
     "logprob": ("vocabulary_blocks", "threads"),
     "matmul": ("tiles", "chain", "threads"),
     "rmsnorm": ("rows", "weight"),

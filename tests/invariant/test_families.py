@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.invariant.families import FAMILIES, KEPT, judge, verdict
 
-QUICK = ("llama", "gpt2", "qwen3_moe", "deepseek_v3", "bloom", "bert", "t5")
+QUICK = ("llama", "gpt2", "opt", "qwen3_moe", "deepseek_v3", "bloom", "bert", "t5")
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -39,6 +39,14 @@ PAIRS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], Tensor]
     "Linear without bias": (lambda: sb.Linear(32, 24, False), lambda: nn.Linear(32, 24, False), drawn(7, 32)),
     "RMSNorm": (lambda: sb.RMSNorm(32), lambda: nn.RMSNorm(32), drawn(7, 32)),
     "RMSNorm with eps": (lambda: sb.RMSNorm(32, eps=0.1), lambda: nn.RMSNorm(32, eps=0.1), drawn(7, 32)),
+    "LayerNorm": (lambda: sb.LayerNorm(32), lambda: nn.LayerNorm(32), drawn(7, 32)),
+    "LayerNorm with eps": (lambda: sb.LayerNorm((32,), 0.1), lambda: nn.LayerNorm((32,), 0.1), drawn(7, 5, 32)),
+    "LayerNorm without bias": (
+        lambda: sb.LayerNorm(32, bias=False),
+        lambda: nn.LayerNorm(32, bias=False),
+        drawn(7, 32),
+    ),
+    "LayerNorm over two axes": (lambda: sb.LayerNorm([4, 8]), lambda: nn.LayerNorm([4, 8]), drawn(7, 4, 8)),
     "Embedding": (lambda: sb.Embedding(24, 32), lambda: nn.Embedding(24, 32), torch.arange(7)),
     "Embedding with padding": (
         lambda: sb.Embedding(24, 32, padding_idx=3),
@@ -80,6 +88,14 @@ def test_a_module_takes_the_place_of_its_original(name: str) -> None:
     expected.backward(upstream)
     for (at, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-4, msg=at)
+
+
+def test_a_layer_norm_without_weights_and_one_with_a_wrong_input() -> None:
+    ours, x = sb.LayerNorm([4, 8], elementwise_affine=False), drawn(3, 4, 8)
+    assert not ours.state_dict()
+    torch.testing.assert_close(ours(x), nn.LayerNorm([4, 8], elementwise_affine=False)(x), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=r"the input has shape \(3, 8, 4\), normalized_shape is \(4, 8\); allowed"):
+        ours(x.transpose(1, 2))
 
 
 def test_attention_is_near_transformers_and_a_row_is_the_same_alone() -> None:

@@ -33,6 +33,7 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "matmul_accumulate_": lambda: {"accumulator": drawn(3, 4), "a": drawn(3, 16), "b": drawn(16, 4)},
     "rmsnorm": lambda: {"x": drawn(3, 16), "weight": drawn(16), "eps": 1e-6},
     "add_rmsnorm": lambda: {"x": drawn(3, 16), "residual": drawn(3, 16), "weight": drawn(16), "eps": 1e-6},
+    "layernorm": lambda: {"x": drawn(3, 16), "weight": drawn(16), "bias": drawn(16), "eps": 1e-5},
     "rope": lambda: {"x": drawn(3, 2, 16), "positions": ids(3), "theta": 1e4, "layout": "half", "scaling": None},
     "swiglu": lambda: {"gate": drawn(3, 16), "up": drawn(3, 16)},
     "gelu": lambda: {"x": drawn(3, 16), "approximate": "none"},

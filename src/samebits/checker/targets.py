@@ -34,17 +34,23 @@ class Home:
 OPERATORS: Final = Home(Path(next(iter(samebits.ops.__path__))), samebits.ops.__name__)
 
 # Other libraries' names for our specs.
-ALIASES: Final = {"mm": "matmul", "rms_norm": "rmsnorm"}
+ALIASES: Final = {"mm": "matmul", "rms_norm": "rmsnorm", "layer_norm": "layernorm"}
 
 
 def _stock_rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
     return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
 
 
+def _stock_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, eps)
+
+
 # Stock functions whose arguments stand in another order than their spec's.
 _REORDERED: Final[dict[Any, Function]] = {
     torch.nn.functional.rms_norm: _stock_rms_norm,
     torch.rms_norm: _stock_rms_norm,
+    torch.nn.functional.layer_norm: _stock_layer_norm,
+    torch.layer_norm: _stock_layer_norm,
 }
 
 

@@ -1,4 +1,4 @@
-"""Sums over axes as samebits chains, and what is made of them: mean, variance, norms, layer norm, log of a sum.
+"""Sums over axes as samebits chains, and what is made of them: mean, variance, norms, the log of a sum, layer norm.
 
 Speaks aten's argument lists. One chain an output: terms in row-major order of the summed axes, float32 accumulator from
 +0, one rounding at the end. A term that is exactly zero changes nothing, so padding rows without gradient do not."""
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from samebits.invariant.pointwise import exp, log, rsqrt, sqrt
+from samebits.invariant.pointwise import exp, log, sqrt
 from samebits.invariant.products import backend_of
 from samebits.invariant.refused import RefusedError
 
@@ -125,56 +126,80 @@ def logsumexp(x: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Ten
 def layer_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(y, mean, 1 / sqrt(variance + eps)), the last two in float32."""
-    axes = list(range(x.dim() - len(shape), x.dim()))
-    wide, count = x.float(), math.prod(shape)
-    centre = float32_sum(x, axes, True) / count
-    left = wide - centre
-    scale = rsqrt(float32_sum(left * left, axes, True) / count + eps)
-    y = left * scale
-    y = y if weight is None else y * weight.float()
-    y = y if bias is None else y + bias.float()
-    return y.to(x.dtype), centre, scale
+    """(y, mean, 1 / sqrt(variance + eps)), the last two in float32: the operator's own.
+
+    Of several dtypes, as torch allows them, all are taken in float32, where nothing is lost; y is rounded once."""
+    import samebits.ops.layernorm  # noqa: F401  registers it
+
+    backend, (rows, width) = backend_of(x), _rows_of(x, shape)
+    statistics = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
+    if width == 0:
+        nothing = torch.full(statistics, math.nan, device=x.device)
+        return torch.empty_like(x), nothing, nothing.clone()
+    x_MH, weight_H, bias_H = _one_dtype(x.reshape(rows, width), _flat(weight), _flat(bias))
+    y_MH, mean_M, rstd_M = torch.ops.samebits.layernorm(x_MH, weight_H, bias_H, eps, backend)
+    return y_MH.to(x.dtype).reshape(x.shape), mean_M.reshape(statistics), rstd_M.reshape(statistics)
 
 
 def layer_norm_backward(
     dy: Tensor,
     x: Tensor,
     shape: Sequence[int],
-    centre: Tensor,
-    scale: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    axes, rows = list(range(x.dim() - len(shape), x.dim())), list(range(x.dim() - len(shape)))
-    wide, count = dy.float(), math.prod(shape)
-    normal = (x.float() - centre) * scale
+    backend, (rows, width) = backend_of(x), _rows_of(x, shape)
     dx = dweight = dbias = None
     if wanted[0]:
-        inner = wide if weight is None else wide * weight.float()
-        centred = inner - float32_sum(inner, axes, True) / count
-        dx = ((centred - normal * (float32_sum(inner * normal, axes, True) / count)) * scale).to(x.dtype)
+        dx = torch.empty_like(x)
+        if width:
+            dy_MH, x_MH, weight_H = _one_dtype(dy.reshape(rows, width), x.reshape(rows, width), _flat(weight))
+            statistics = mean.float().reshape(rows), rstd.float().reshape(rows)
+            dx = torch.ops.samebits.layernorm_dx(dy_MH, x_MH, weight_H, *statistics, backend)
+            dx = dx.to(x.dtype).reshape(x.shape)
     if wanted[1] and weight is not None:
-        dweight = (float32_sum(wide * normal, rows, False) if rows else wide * normal).to(weight.dtype)
+        total = torch.zeros(list(shape), dtype=torch.float32, device=x.device)
+        resume_layer_norm_weight(total, dy, x, shape, mean, rstd)
+        dweight = total.to(weight.dtype)
     if wanted[2] and bias is not None:
-        dbias = (float32_sum(dy, rows, False) if rows else wide).to(bias.dtype)
+        total = torch.zeros(list(shape), dtype=torch.float32, device=x.device)
+        resume_layer_norm_bias(total, dy, x, shape)
+        dbias = total.to(bias.dtype)
     return dx, dweight, dbias
 
 
 def resume_layer_norm_weight(
-    accumulator: Tensor, dy: Tensor, x: Tensor, shape: Sequence[int], centre: Tensor, scale: Tensor, *_: object
+    accumulator: Tensor, dy: Tensor, x: Tensor, shape: Sequence[int], mean: Tensor, rstd: Tensor, *_: object
 ) -> None:
-    _resume_rows(accumulator, dy.float() * ((x.float() - centre) * scale), shape)
+    rows, width = _rows_of(x, shape)
+    dy_MH, x_MH = _one_dtype(dy.reshape(rows, width), x.reshape(rows, width))
+    statistics = mean.float().reshape(rows), rstd.float().reshape(rows)
+    if width:
+        torch.ops.samebits.layernorm_dweight_(accumulator.view(width), dy_MH, x_MH, *statistics, backend_of(x))
 
 
 def resume_layer_norm_bias(accumulator: Tensor, dy: Tensor, x: Tensor, shape: Sequence[int], *_: object) -> None:
-    _resume_rows(accumulator, dy, shape)
+    rows, width = _rows_of(x, shape)
+    if width:
+        torch.ops.samebits.layernorm_dbias_(accumulator.view(width), dy.reshape(rows, width), backend_of(x))
 
 
-def _resume_rows(accumulator: Tensor, terms: Tensor, shape: Sequence[int]) -> None:
-    width = math.prod(shape)
-    resume_sum(accumulator.view(width), terms.reshape(-1, width), 0)
+def _rows_of(x: Tensor, shape: Sequence[int]) -> tuple[int, int]:
+    """How many rows x has, and how many elements each, where the axes of `shape` are one."""
+    return math.prod(x.shape[: x.dim() - len(shape)]), math.prod(shape)
+
+
+def _flat(vector: Tensor | None) -> Tensor | None:
+    return None if vector is None else vector.reshape(-1)
+
+
+def _one_dtype(*tensors: Tensor | None) -> list[Any]:
+    """As they are where their dtypes agree, in float32 where they do not."""
+    agree = len({each.dtype for each in tensors if each is not None}) == 1
+    return [each if each is None or agree else each.float() for each in tensors]
 
 
 def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:

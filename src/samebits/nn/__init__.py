@@ -2,7 +2,7 @@
 
 from samebits.nn.blocks import Attention, RotaryEmbedding, SwiGLU
 from samebits.nn.decoder import Decoder, DecoderLayer
-from samebits.nn.layers import Embedding, Linear, LMHead, RMSNorm
+from samebits.nn.layers import Embedding, LayerNorm, Linear, LMHead, RMSNorm
 from samebits.nn.strategy import OURS, Operators
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "DecoderLayer",
     "Embedding",
     "LMHead",
+    "LayerNorm",
     "Linear",
     "Operators",
     "RMSNorm",

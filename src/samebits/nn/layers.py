@@ -5,6 +5,7 @@ are some; as made, it runs our operators and autograd has the gradient."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -77,6 +78,34 @@ class RMSNorm(nn.RMSNorm):
 
     def epsilon(self, dtype: torch.dtype) -> float:
         return torch.finfo(dtype).eps if self.eps is None else self.eps
+
+
+class LayerNorm(nn.LayerNorm):
+    """`torch.nn.LayerNorm` whose rows do not depend on the rows beside them.
+
+    Args:
+        normalized_shape, eps, elementwise_affine, bias, device, dtype: as in torch. Several axes are one row.
+
+    Shape:
+        Input and output (..., *normalized_shape).
+
+    Example:
+        >>> LayerNorm(16)(torch.ones(2, 16)).shape
+        torch.Size([2, 16])
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(input - mean) / sqrt(variance + eps) * weight + bias.
+
+        Returns:
+            A tensor of the input's shape and dtype."""
+        axes, width = len(self.normalized_shape), math.prod(self.normalized_shape)
+        if input.shape[input.dim() - axes :] != self.normalized_shape:
+            found = f"the input has shape {tuple(input.shape)}, normalized_shape is {tuple(self.normalized_shape)}"
+            raise ValueError(f"LayerNorm: {found}; allowed: an input that ends in normalized_shape")
+        weight, bias = (None if each is None else each.reshape(width) for each in (self.weight, self.bias))
+        rows = input.reshape(*input.shape[: input.dim() - axes], width)
+        return ops.layernorm(rows, weight, bias, self.eps).reshape(input.shape)
 
 
 class Embedding(nn.Embedding):

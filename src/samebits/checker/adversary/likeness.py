@@ -25,6 +25,7 @@ NAMES = {
     "gemm": "matmul",
     "mm": "matmul",
     "rms_norm": "rmsnorm",
+    "layer_norm": "layernorm",
     "logprob": "selected_logprob",
     "log_prob": "selected_logprob",
     "logp": "selected_logprob",

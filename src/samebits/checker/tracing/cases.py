@@ -28,6 +28,10 @@ def once(batch: Any) -> int:
     return 1
 
 
+def twice(batch: Any) -> int:
+    return 2
+
+
 def two_a_sequence(pack: Sequence[tuple[int, int]]) -> int:
     """A row of attention is a sequence; there are two results."""
     return 2 * len(pack)
@@ -89,6 +93,18 @@ COMPONENTS: Final[Mapping[str, Sequence[Case]]] = {
             batches=((), (16,), (7, 20)),
             rows=once,
             launches=checked_launches("rmsnorm"),
+            faults=WITHOUT_ROWS,
+        ),
+    ),
+    "layernorm": (
+        over_rows("layernorm", "layernorm of 600", components.layernorm_forward, 3),
+        over_rows("layernorm", "the gradient of its input", components.layernorm_backward, 1),
+        Case(
+            words="the gradients of weight and bias over 40 rows, cut at",
+            call=components.layernorm_columns,
+            batches=((), (16,), (7, 20)),
+            rows=twice,
+            launches=checked_launches("layernorm"),
             faults=WITHOUT_ROWS,
         ),
     ),

@@ -159,6 +159,35 @@ def rmsnorm_weight(memory: Memory, dtype: torch.dtype, cuts: tuple[int, ...]) ->
     return {"dweight": one_row(accumulator)}
 
 
+def layernorm_forward(memory: Memory, dtype: torch.dtype, m: int) -> Outputs:
+    (x,) = by_rows(memory, dtype, x=(m, WIDTH))
+    weight, bias = shared(memory, dtype, weight=(WIDTH,), bias=(WIDTH,))
+    y, mean, rstd = kernels("layernorm").forward(x, weight, bias, 1e-5)
+    return {"y": result(y), "mean": result(mean), "rstd": result(rstd)}
+
+
+def layernorm_backward(memory: Memory, dtype: torch.dtype, m: int) -> Outputs:
+    dy, x = by_rows(memory, dtype, dy=(m, WIDTH), x=(m, WIDTH))
+    mean, rstd = by_rows(memory, torch.float32, mean=(m,), rstd=(m,))
+    (weight,) = shared(memory, dtype, weight=(WIDTH,))
+    return {"dx": result(kernels("layernorm").backward_input(dy, x, weight, mean, rstd))}
+
+
+def layernorm_columns(memory: Memory, dtype: torch.dtype, cuts: tuple[int, ...]) -> Outputs:
+    """The gradients of weight and bias over 40 rows, in one launch each or resumed at the cuts."""
+    width, bounds = 24, (0, *cuts, 40)
+    dweight, dbias = shared(memory, torch.float32, dweight=(width,), dbias=(width,))
+    for first, last in pairwise(bounds):
+        dy, x = (torch.zeros(last - first, width, dtype=dtype) for _ in range(2))
+        mean, rstd = (torch.zeros(last - first) for _ in range(2))
+        for name, tensor in (("dy", dy), ("x", x), ("mean", mean), ("rstd", rstd)):
+            numbers = first * tensor[0].numel() + np.arange(tensor.numel())
+            memory.add(name, tensor, np.full(tensor.numel(), SHARED), numbers)
+        kernels("layernorm").backward_weight(dy, x, mean, rstd, dweight)
+        kernels("layernorm").backward_bias(dy, dbias)
+    return {"dweight": one_row(dweight), "dbias": one_row(dbias)}
+
+
 def swiglu_forward(memory: Memory, dtype: torch.dtype, n: int) -> Outputs:
     return {"y": result(kernels("swiglu").forward(*by_rows(memory, dtype, gate=(n,), up=(n,))))}
 
