@@ -1,15 +1,15 @@
 """The spec of the grouped product of a mixture of experts: `grouped_matmul`, its gradients, and the resumed gradient
 `grouped_matmul_accumulate_`.
 
-Each output is one chain over K, in matmul's own order: y[m] has the bits of matmul(x[m:m+1], weight[expert[m]]), wherever
-row m stands and whatever stands beside it. dX is a chain over N alike. dW of an expert is one chain over its rows in the
-order of the batch: the bits of matmul over those rows alone. It may stop and go on after any row where the chain takes
-one product at a time (on the CPU, and in float32); where a matrix unit takes 16, after each expert's rows have filled
-their 16s, with rows of zeros if need be.
+Each output is one chain over K, in matmul's own order: y[m] has the bits of matmul(x[m:m+1], weight[expert[m]]),
+wherever row m stands and whatever stands beside it. dX is a chain over N alike. dW of an expert is one chain over its
+rows in the order of the batch: the bits of matmul over those rows alone. It may stop and go on after any row where the
+chain takes one product at a time (on the CPU, and in float32); where a matrix unit takes 16, after a multiple of 16
+rows of each expert, which rows of zeros can fill up to.
 
-The operators below the public functions take groups instead of an expert's number a row: `rows`, the rows in the order of
-their experts (None: they are in that order already), and `ends`, where each expert's rows end among them. That is what
-`offs` is to torch._grouped_mm. Rows beyond the last end belong to nobody: they give zeros."""
+The operators below the public functions take groups instead of an expert's number a row: `rows`, the rows in the order
+of their experts (None: they are in that order already), and `ends`, where each expert's rows end among them. That is
+what `offs` is to torch._grouped_mm. Rows beyond the last end belong to nobody: they give zeros."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ from samebits.ops.registering import call, register
 
 @checked
 def grouped_matmul(x: Tensor, weight: Tensor, expert: Tensor, *, backend: str | None = None) -> Tensor:
-    """x (M, K) times weight[expert[m]] (K, N) for every row m: weight is (E, K, N) of any strides, expert (M) has numbers
-    from 0 to E - 1 in any order."""
+    """x (M, K) times weight[expert[m]] for every row m, one chain over K an output, rounded once.
+
+    weight is (E, K, N) of any strides; expert (M) holds whole numbers from 0 to E - 1, in any order."""
     backend = choose_backend("grouped_matmul", x, backend)
     check_tensors("grouped_matmul", backend, {"x": x, "weight": weight})
     check_dimensions("grouped_matmul", "x", x, 2)
@@ -180,7 +181,8 @@ register(
     fake=_grouped_gemm_dweight_fake,
 )
 register(
-    "grouped_gemm_accumulate_(Tensor(a!) accumulator, Tensor x, Tensor dy, Tensor? rows, Tensor ends, str backend) -> ()",
+    "grouped_gemm_accumulate_(Tensor(a!) accumulator, Tensor x, Tensor dy, Tensor? rows, Tensor ends, str backend)"
+    " -> ()",
     run=_grouped_gemm_accumulate_,
     fake=_grouped_gemm_accumulate_fake,
 )
