@@ -31,6 +31,13 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "matmul": lambda: {"a": drawn(3, 16), "b": drawn(16, 4)},
     "linear": lambda: {"x": drawn(3, 16), "weight": drawn(4, 16), "bias": drawn(4)},
     "matmul_accumulate_": lambda: {"accumulator": drawn(3, 4), "a": drawn(3, 16), "b": drawn(16, 4)},
+    "grouped_matmul": lambda: {"x": drawn(3, 16), "weight": drawn(5, 16, 4), "expert": ids(3)},
+    "grouped_matmul_accumulate_": lambda: {
+        "accumulator": drawn(5, 16, 4),
+        "x": drawn(3, 16),
+        "dy": drawn(3, 4),
+        "expert": ids(3),
+    },
     "rmsnorm": lambda: {"x": drawn(3, 16), "weight": drawn(16), "eps": 1e-6, "residual": drawn(3, 16)},
     "rope": lambda: {"x": drawn(3, 2, 16), "positions": ids(3), "theta": 1e4, "layout": "half", "scaling": None},
     "swiglu": lambda: {"gate": drawn(3, 16), "up": drawn(3, 16)},
