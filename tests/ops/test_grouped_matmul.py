@@ -173,11 +173,10 @@ def test_a_captured_call_does_right_by_other_experts() -> None:
 
 def test_torch_accepts_the_operators() -> None:
     x, weight, expert, dy = made(torch.float32)
-    rows, ends = torch.ops.samebits.expert_groups(expert, E)
     x, weight = x[:5].requires_grad_(), weight.requires_grad_()
-    rows, ends = torch.ops.samebits.expert_groups(expert[:5], E)
+    rows, ends = torch.ops.samebits.expert_groups(expert[:5], E, "grouped_matmul")
     torch.library.opcheck(torch.ops.samebits.grouped_gemm, (x, weight, rows, ends, "cpu"))
-    torch.library.opcheck(torch.ops.samebits.expert_groups, (expert, E))
+    torch.library.opcheck(torch.ops.samebits.expert_groups, (expert, E, "grouped_matmul"))
     torch.library.opcheck(torch.ops.samebits.grouped_gemm_dweight, (x.detach(), dy[:5], None, ends.int(), "cpu"))
     torch.library.opcheck(
         torch.ops.samebits.grouped_gemm_accumulate_, (torch.zeros(E, K, N), x.detach(), dy[:5], rows, ends, "cpu")

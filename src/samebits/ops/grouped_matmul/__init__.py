@@ -43,7 +43,7 @@ def grouped_matmul(x: Tensor, weight: Tensor, expert: Tensor, *, backend: str | 
     check_dimensions("grouped_matmul", "weight", weight, 3)
     check_equal("grouped_matmul", "the last axis of x", x.shape[1], "the second axis of weight", weight.shape[1])
     _check_expert("grouped_matmul", expert, x, weight.shape[0])
-    rows, ends = call("expert_groups", expert, weight.shape[0])
+    rows, ends = call("expert_groups", expert, weight.shape[0], "grouped_matmul")
     y: Tensor = call("grouped_gemm", x, weight, rows, ends, backend)
     return y
 
@@ -66,7 +66,7 @@ def grouped_matmul_accumulate_(
     experts = accumulator.shape[0]
     check_accumulator(operator, accumulator, (experts, x.shape[1], dy.shape[1]), {"x": x, "dy": dy, "expert": expert})
     _check_expert(operator, expert, x, experts)
-    rows, ends = call("expert_groups", expert, experts)
+    rows, ends = call("expert_groups", expert, experts, operator)
     torch.ops.samebits.grouped_gemm_accumulate_(accumulator, x, dy, rows, ends, backend)
     return accumulator
 
@@ -83,7 +83,7 @@ def _check_expert(operator: str, expert: Tensor, x: Tensor, experts: int) -> Non
         raise ValueError(f"{operator}: there are {experts} experts; allowed: at least 1")
 
 
-def _expert_groups(expert: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+def _expert_groups(expert: Tensor, experts: int, operator: str) -> tuple[Tensor, Tensor]:
     """The rows by expert, each expert's in the order of the batch, and where each expert's end."""
     ordered_M, rows_M = torch.sort(expert.to(torch.int64), stable=True)
     if expert.shape[0] and not (expert.is_cuda and torch.cuda.is_current_stream_capturing()):
@@ -92,7 +92,7 @@ def _expert_groups(expert: Tensor, experts: int) -> tuple[Tensor, Tensor]:
         if lowest < 0 or highest >= experts:
             place = int(torch.nonzero((expert < 0) | (expert >= experts))[0])
             raise ValueError(
-                f"grouped_matmul: expert {int(expert[place])} at row {place}, there are {experts};"
+                f"{operator}: expert {int(expert[place])} at row {place}, there are {experts};"
                 f" allowed: 0 to {experts - 1}"
             )
     ends_E = torch.searchsorted(ordered_M, torch.arange(experts, device=expert.device), right=True)
@@ -127,7 +127,7 @@ def _plain(ends: Tensor) -> Tensor:
     return ends.to(torch.int64).contiguous()
 
 
-def _expert_groups_fake(expert: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+def _expert_groups_fake(expert: Tensor, experts: int, operator: str) -> tuple[Tensor, Tensor]:
     return torch.empty_like(expert, dtype=torch.int64), expert.new_empty(experts, dtype=torch.int64)
 
 
@@ -166,7 +166,9 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None,
 
 
 register(
-    "expert_groups(Tensor expert, SymInt experts) -> (Tensor, Tensor)", run=_expert_groups, fake=_expert_groups_fake
+    "expert_groups(Tensor expert, SymInt experts, str operator) -> (Tensor, Tensor)",
+    run=_expert_groups,
+    fake=_expert_groups_fake,
 )
 register(
     "grouped_gemm(Tensor x, Tensor weight, Tensor? rows, Tensor ends, str backend) -> Tensor",

@@ -1,4 +1,4 @@
-"""Integer facts of the grouped product, for all sizes: blocks cover each expert's rows once, programs find their expert.
+"""Integer facts of the grouped product, for all sizes: blocks cover each expert's rows once, programs find theirs.
 
 Models the table of blocks and the kernels' index arithmetic. Tiles and chains are matmul's, and so are their claims."""
 
