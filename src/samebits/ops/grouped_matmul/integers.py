@@ -55,7 +55,7 @@ def table_is_long_enough() -> Claim:
 
 
 def dweight_programs() -> Claim:
-    """triton_kernel.py:grouped_dweight: program -> (expert, tile), tiles_k * tiles_n tiles an expert."""
+    """triton_dweight.py:place_of_program: program -> (expert, tile), tiles_k * tiles_n tiles an expert."""
 
     def state(z: Symbols) -> Truth:
         experts, tiles = z.wholes("E tiles", least=1)
@@ -69,8 +69,8 @@ def dweight_programs() -> Claim:
 
 
 def groups_from_the_first_row() -> Claim:
-    """triton_kernel.py:addressed_chain: steps are counted from `first`, so the group of a row is its number among its
-    expert's own rows div 16, wherever they begin."""
+    """triton_chain.py:addressed_chain, triton_dweight.py:grouped_dweight_described: steps are counted from `first`, so
+    the group of a row is its number among its expert's own rows div 16, wherever they begin."""
 
     def state(z: Symbols) -> Truth:
         first, row = z.wholes("first row", least=0)
@@ -86,7 +86,7 @@ def groups_from_the_first_row() -> Claim:
 
 
 def numbers_fit() -> Claim:
-    """triton_kernel.py: store_rows and grouped_dweight multiply in int64; a row, an expert and K N fit together."""
+    """triton_kernel.py:store_rows and triton_dweight.py multiply in int64; a row, an expert and K N fit together."""
 
     def state(z: Symbols) -> Truth:
         M, N, K, E = z.wholes("M N K E", least=1, below=SIZE_LIMIT, bits=32)
@@ -101,7 +101,7 @@ def numbers_fit() -> Claim:
 
 
 def blocks() -> Proof:
-    """triton_kernel.py: block_table, grouped_addressed, grouped_described, grouped_dweight."""
+    """triton_kernel.py: block_table and the kernels; triton_dweight.py: place_of_program."""
     claims = [
         every_row_in_one_block(),
         blocks_follow_each_other(),
@@ -114,7 +114,7 @@ def blocks() -> Proof:
 
 
 def chain() -> Proof:
-    """triton_kernel.py: the steps over K and over an expert's rows."""
+    """triton_chain.py, triton_kernel.py: the steps over K; triton_dweight.py: over an expert's rows."""
     return prove([every_product_once(), groups_from_the_first_row()], bound="all sizes >= 1, every row of the table")
 
 

@@ -13,18 +13,13 @@ from torch import Tensor
 
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import Described, run
-from samebits.ops.grouped_matmul.launch_table import GROUPED, select
-from samebits.ops.launching import forced
+from samebits.ops.grouped_matmul.launch_table import select
+from samebits.ops.grouped_matmul.triton_chain import addressed_chain, aligned, forced_launch, together
+from samebits.ops.grouped_matmul.triton_dweight import dweight
 from samebits.ops.matmul.launch_table import Launch
-from samebits.ops.matmul.triton_kernel import (
-    NAMES,
-    addressed_step,
-    contiguous_axis,
-    described_layout,
-    offsets_of,
-    start_of_chain,
-    tile_at,
-)
+from samebits.ops.matmul.triton_kernel import NAMES, contiguous_axis, described_layout, tile_at
+
+__all__ = ["dweight", "forward"]
 
 # Axes: M rows, E experts, K and N of their weights; T blocks of rows of one expert.
 
@@ -46,64 +41,6 @@ def store_rows(y_ptr, accumulator, rows, inside, columns, N):
     offsets = rows[:, None].to(tl.int64) * N + columns[None, :]
     kept = inside[:, None] & (columns < N)[None, :]
     tl.store(y_ptr + offsets, accumulator.to(y_ptr.dtype.element_ty), mask=kept)
-
-
-@triton.jit
-def addressed_chain(
-    accumulator,
-    a_ptr,
-    b_ptr,
-    a_lines,
-    b_lines,
-    first,
-    end,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    A_CONTIGUOUS: tl.constexpr,
-    B_CONTIGUOUS: tl.constexpr,
-    TILE_K: tl.constexpr,
-):
-    """The chain over first .. end - 1, in steps counted from `first`; the last one may be short."""
-    whole = first + (end - first) // TILE_K * TILE_K
-    for k in range(first, whole, TILE_K):
-        ks = k + tl.arange(0, TILE_K)
-        accumulator = addressed_step(
-            accumulator,
-            a_ptr,
-            b_ptr,
-            a_lines,
-            b_lines,
-            ks,
-            stride_am,
-            stride_ak,
-            stride_bk,
-            stride_bn,
-            end,
-            A_CONTIGUOUS,
-            B_CONTIGUOUS,
-            False,
-        )
-    if whole < end:
-        ks = whole + tl.arange(0, TILE_K)
-        accumulator = addressed_step(
-            accumulator,
-            a_ptr,
-            b_ptr,
-            a_lines,
-            b_lines,
-            ks,
-            stride_am,
-            stride_ak,
-            stride_bk,
-            stride_bn,
-            end,
-            A_CONTIGUOUS,
-            B_CONTIGUOUS,
-            True,
-        )
-    return accumulator
 
 
 @triton.jit(
@@ -211,66 +148,6 @@ def grouped_described(
         store_rows(y_ptr, accumulator, rows, inside, n + tl.arange(0, TILE_N), N)
 
 
-@triton.jit(
-    do_not_specialize=["K", "N", "stride_xm", "stride_xk", "stride_dm", "stride_dn"],
-    do_not_specialize_on_alignment=["x_ptr", "dy_ptr", "ends_ptr", "out_ptr", "accumulator_ptr"],
-)
-def grouped_dweight(
-    x_ptr,
-    dy_ptr,
-    ends_ptr,
-    out_ptr,
-    accumulator_ptr,
-    K: tl.int32,
-    N: tl.int32,
-    stride_xm: tl.int64,
-    stride_xk: tl.int64,
-    stride_dm: tl.int64,
-    stride_dn: tl.int64,
-    X_CONTIGUOUS: tl.constexpr,
-    DY_CONTIGUOUS: tl.constexpr,
-    TILE_M: tl.constexpr,
-    TILE_N: tl.constexpr,
-    TILE_K: tl.constexpr,
-    GROUP: tl.constexpr,
-):
-    """The chain of x^T dy over each expert's rows, which lie together; its 16s are counted from the expert's first row.
-
-    An expert without rows keeps what it has."""
-    tiles_k, tiles_n = tl.cdiv(K, TILE_M), tl.cdiv(N, TILE_N)
-    expert = (tl.program_id(0) // (tiles_k * tiles_n)).to(tl.int64)
-    tile_k, tile_n = tile_at(tl.program_id(0) % (tiles_k * tiles_n), tiles_k, tiles_n, GROUP)
-    first = tl.load(ends_ptr + expert - 1, mask=expert > 0, other=0)
-    end = tl.load(ends_ptr + expert)
-    if first < end:
-        ks, columns = tile_k * TILE_M + tl.arange(0, TILE_M), tile_n * TILE_N + tl.arange(0, TILE_N)
-        offsets, inside = offsets_of(ks, columns, K, N, False)
-        matrix = expert * K * N
-        accumulator = tl.zeros((TILE_M, TILE_N), dtype=tl.float32)
-        if accumulator_ptr is not None:
-            accumulator = start_of_chain(accumulator_ptr + matrix, ks, columns, K, N, TILE_M, TILE_N, False)
-        accumulator = addressed_chain(
-            accumulator,
-            x_ptr,
-            dy_ptr,
-            tl.where(ks < K, ks, 0),
-            tl.where(columns < N, columns, 0),
-            first,
-            end,
-            stride_xk,
-            stride_xm,
-            stride_dm,
-            stride_dn,
-            X_CONTIGUOUS,
-            DY_CONTIGUOUS,
-            TILE_K,
-        )
-        if accumulator_ptr is None:
-            tl.store(out_ptr + matrix + offsets, accumulator.to(out_ptr.dtype.element_ty), mask=inside)
-        else:
-            tl.store(accumulator_ptr + matrix + offsets, accumulator, mask=inside)
-
-
 def block_table(ends_E: Tensor, rows: int, tile: int) -> tuple[Tensor, Tensor]:
     """Of each block of at most `tile` rows the expert and the first place; expert E where there are no more blocks.
 
@@ -284,10 +161,6 @@ def block_table(ends_E: Tensor, rows: int, tile: int) -> tuple[Tensor, Tensor]:
     known_T = experts_T.clamp(max=experts - 1)
     before_E = torch.cat([last_E.new_zeros(1), last_E[:-1]])
     return experts_T, starts_E[known_T] + (blocks_T - before_E[known_T]) * tile
-
-
-def together(x: Tensor, rows_M: Tensor | None) -> Tensor:
-    return x if rows_M is None else x.index_select(0, rows_M)
 
 
 def described_weight(weight_EKN: Tensor) -> bool | None:
@@ -305,13 +178,6 @@ def describe_weight(weight_EKN: Tensor, transposed: bool, launch: Launch) -> Des
     return Described(seen, [experts, rows, columns], [of_expert if experts > 1 else rows * row, row, 1], [1, *tile])
 
 
-def forced_launch(described: bool) -> Launch | None:
-    """The launch that a checker forces on every call that it can serve."""
-    launch = forced("launch")
-    serves = isinstance(launch, Launch) and launch in GROUPED and (described or launch.loads != "tma")
-    return launch if serves else None
-
-
 def forward(
     x_MK: Tensor,
     weight_EKN: Tensor,
@@ -324,9 +190,7 @@ def forward(
     """y[m] <- x[m] times the weight of its expert."""
     (m, k), (experts, _, n) = x_MK.shape, weight_EKN.shape
     transposed = None if x_MK.dtype == torch.float32 else described_weight(weight_EKN)
-    # Rows that are brought together lie in memory of their own, which is aligned.
-    aligned = rows_M is not None or not x_MK.is_contiguous() or x_MK.data_ptr() % 16 == 0
-    described = transposed is not None and aligned and x_MK.element_size() * k % 16 == 0
+    described = transposed is not None and aligned(x_MK, rows_M)
     launch = launch or forced_launch(described) or select(m, n, experts, NAMES[x_MK.dtype], described=described)
     with on_device(x_MK):
         ends_E = ends_E.clamp(max=m)
@@ -352,44 +216,3 @@ def forward(
                 W_CONTIGUOUS=contiguous_axis(weight_EKN.stride(2), weight_EKN.stride(1)),
                 **tiles,
             )
-
-
-def dweight(
-    x_MK: Tensor,
-    dy_MN: Tensor,
-    rows_M: Tensor | None,
-    ends_E: Tensor,
-    sums_EKN: Tensor,
-    *,
-    resumed: bool,
-    launch: Launch | None = None,
-) -> None:
-    """sums[e] <- the chain of x^T dy over the rows of e, from what the sums hold or from +0."""
-    experts, k, n = sums_EKN.shape
-    launch = launch or forced_launch(False) or select(k * experts, n, experts, NAMES[x_MK.dtype], described=False)
-    with on_device(x_MK):
-        ends_E = ends_E.clamp(max=x_MK.shape[0])
-        x_MK, dy_MN = together(x_MK, rows_M), together(dy_MN, rows_M)
-        run(
-            grouped_dweight,
-            experts * triton.cdiv(k, launch.tile_m) * triton.cdiv(n, launch.tile_n),
-            (
-                x_MK,
-                dy_MN,
-                ends_E,
-                None if resumed else sums_EKN,
-                sums_EKN if resumed else None,
-                k,
-                n,
-                *x_MK.stride(),
-                *dy_MN.stride(),
-            ),
-            warps=launch.warps,
-            stages=launch.stages,
-            X_CONTIGUOUS=contiguous_axis(x_MK.stride(1), x_MK.stride(0)),
-            DY_CONTIGUOUS=contiguous_axis(dy_MN.stride(1), dy_MN.stride(0)),
-            TILE_M=launch.tile_m,
-            TILE_N=launch.tile_n,
-            TILE_K=launch.tile_k,
-            GROUP=launch.group,
-        )
