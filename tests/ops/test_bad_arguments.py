@@ -34,6 +34,13 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "rmsnorm": lambda: {"x": drawn(3, 16), "weight": drawn(16), "eps": 1e-6},
     "add_rmsnorm": lambda: {"x": drawn(3, 16), "residual": drawn(3, 16), "weight": drawn(16), "eps": 1e-6},
     "layernorm": lambda: {"x": drawn(3, 16), "weight": drawn(16), "bias": drawn(16), "eps": 1e-5},
+    "grouped_matmul": lambda: {"x": drawn(3, 16), "weight": drawn(5, 16, 4), "expert": ids(3)},
+    "grouped_matmul_accumulate_": lambda: {
+        "accumulator": drawn(5, 16, 4),
+        "x": drawn(3, 16),
+        "dy": drawn(3, 4),
+        "expert": ids(3),
+    },
     "rope": lambda: {"x": drawn(3, 2, 16), "positions": ids(3), "theta": 1e4, "layout": "half", "scaling": None},
     "swiglu": lambda: {"gate": drawn(3, 16), "up": drawn(3, 16)},
     "gelu": lambda: {"x": drawn(3, 16), "approximate": "none"},

@@ -14,7 +14,7 @@ from samebits import native
 from samebits.contracts.orders import sum_error
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
-from samebits.ops.launching import launching
+from samebits.native.launch_numbers import launching
 from samebits.ops.layernorm import (
     layernorm,
     layernorm_bias_gradient_,

@@ -4,11 +4,10 @@ Speaks aten's argument lists. A matrix that is added is added after the product 
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor
 
+import samebits.ops.grouped_matmul
 import samebits.ops.matmul  # noqa: F401  registers the products
 from samebits.invariant.refused import RefusedError
 from samebits.ops.arguments import BACKEND_OF_DEVICE, DTYPES, short
@@ -78,35 +77,35 @@ def dot(a_K: Tensor, b_K: Tensor) -> Tensor:
     return _gemm(a_K.unsqueeze(0), b_K.unsqueeze(1)).reshape(())
 
 
-def _groups(offs: Tensor) -> list[slice]:
-    """Where each group lies: offs are their ends."""
-    ends = [0, *offs.tolist()]
-    return [slice(start, max(start, stop)) for start, stop in pairwise(ends)]
+def _check_groups(a: Tensor, b: Tensor) -> str:
+    """The backend of both factors of a grouped product."""
+    if b.dtype != a.dtype:
+        raise RefusedError(f"its factors are {short(a.dtype)} and {short(b.dtype)}; convert one of them")
+    return backend_of(a)
 
 
 def grouped_mm(
     a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None
 ) -> Tensor:
-    """A product a group, such as an expert's: of rows of a, of columns of b, or of the axis that is summed."""
+    """A product a group, such as an expert's: of rows of a, of columns of b, or of the axis that is summed.
+
+    `offs` are the groups' ends. Each output is the chain that `mm` has for its group alone."""
     if bias is not None or out_dtype not in (None, a.dtype):
         raise RefusedError("a grouped product with bias or out_dtype is not offered; add the bias after it")
     if offs is None:
         return bmm(a, b)
-    groups = _groups(offs)
+    backend = _check_groups(a, b)
+    y: Tensor
     if a.dim() == 2 and b.dim() == 3:
-        y = a.new_zeros(a.shape[0], b.shape[2])
-        for rows, b_KN in zip(groups, b, strict=True):
-            y[rows] = _gemm(a[rows], b_KN)
+        y = torch.ops.samebits.grouped_gemm(a, b, None, offs, backend)
     elif a.dim() == 3:
-        y = a.new_zeros(a.shape[1], b.shape[1])
-        for columns, a_MK in zip(groups, a, strict=True):
-            y[:, columns] = _gemm(a_MK, b[:, columns])
+        # Columns of b are rows of its transpose, and a product of two numbers has no order.
+        y = torch.ops.samebits.grouped_gemm(b.T, a.transpose(1, 2), None, offs, backend).T.contiguous()
     else:
-        y = torch.stack([_gemm(a[:, group], b[group]) for group in groups])
+        y = torch.ops.samebits.grouped_gemm_dweight(a.T, b, None, offs, backend)
     return y
 
 
 def resume_grouped_mm(accumulator: Tensor, a: Tensor, b: Tensor, offs: Tensor, *_: object) -> None:
     """accumulator (groups, M, N), contiguous <- a weight gradient's chains resumed: tokens are the summed axis."""
-    for acc_MN, group in zip(accumulator, _groups(offs), strict=True):
-        torch.ops.samebits.gemm_accumulate_(acc_MN, a[:, group], b[group], backend_of(a))
+    torch.ops.samebits.grouped_gemm_accumulate_(accumulator, a.T, b, None, offs, _check_groups(a, b))

@@ -13,6 +13,7 @@ from samebits.ops.distill_loss import distill_loss
 from samebits.ops.embedding import embedding, embedding_gradient_
 from samebits.ops.gelu import gelu
 from samebits.ops.grad_norm import clip_grad_norm_, grad_norm
+from samebits.ops.grouped_matmul import grouped_matmul, grouped_matmul_accumulate_
 from samebits.ops.layernorm import layernorm
 from samebits.ops.lm_head import lm_head
 from samebits.ops.logprob import selected_logprob
@@ -38,6 +39,8 @@ __all__ = [
     "embedding_gradient_",
     "gelu",
     "grad_norm",
+    "grouped_matmul",
+    "grouped_matmul_accumulate_",
     "layernorm",
     "linear",
     "linear_cross_entropy",

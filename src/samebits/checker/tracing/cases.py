@@ -55,6 +55,12 @@ def over_sequences(words: str, call: Any, packs: Sequence[Any] = sequences.FEW_Q
     )
 
 
+def over_experts(words: str, call: Any) -> Case:
+    """With 21 rows some programs have nothing to do, with 5 the last one has. No result is rounded but at the end."""
+    launches, faults = checked_launches("grouped_matmul"), ("twice", "missing", "neighbour")
+    return Case(words=words, call=call, batches=(1, 2, 21, 5), rows=per_row(1), launches=launches, faults=faults)
+
+
 LOGPROB: Final = (
     over_rows("logprob", "log-probabilities of 304 tokens, K 64", components.logprob, 2),
     over_rows("logprob", "gradients of 304 logits, K 64", components.logprob_gradient, 1),
@@ -115,6 +121,18 @@ COMPONENTS: Final[Mapping[str, Sequence[Case]]] = {
             batches=BATCHES,
             rows=per_row(1),
             launches=components.matmul_launches,
+        ),
+    ),
+    "grouped_matmul": (
+        over_experts("rows by expert, K 72, N 24", components.grouped_matmul(72, mixed=False)),
+        over_experts("rows of experts in turn, K 70, N 24", components.grouped_matmul(70, mixed=True)),
+        Case(
+            words="the gradients of two weights over 40 rows each, cut at",
+            call=components.grouped_dweight,
+            batches=((), (16,), (16, 32)),
+            rows=once,
+            launches=checked_launches("grouped_matmul"),
+            faults=("twice", "missing"),
         ),
     ),
     "swiglu": (

@@ -227,6 +227,37 @@ def matmul_launches(format: str) -> Sequence[object]:
     return [None, *TABLE[format]]
 
 
+def grouped_matmul(depth: int, *, mixed: bool) -> Callable[[Memory, torch.dtype, int], Outputs]:
+    """Rows of four experts, in turn or by expert; compared with rows of the same expert."""
+
+    def call(memory: Memory, dtype: torch.dtype, m: int) -> Outputs:
+        (x,) = by_rows(memory, dtype, x=(m, depth))
+        (weight,) = shared(memory, dtype, weight=(4, depth, 24))
+        expert = torch.arange(m) * 3 % 4 if mixed else torch.sort(torch.arange(m) * 3 % 4)[0]
+        ends, y = torch.bincount(expert, minlength=4).cumsum(0), torch.zeros(m, 24, dtype=dtype)
+        rows = torch.argsort(expert, stable=True) if mixed else None
+        kernels("grouped_matmul").forward(x, weight, rows, ends, y)
+        return {"y": Output(y, batch_axis(y)[0], expert.numpy()[:, None] * 24 + np.arange(24))}
+
+    return call
+
+
+def grouped_dweight(memory: Memory, dtype: torch.dtype, cuts: tuple[int, ...]) -> Outputs:
+    """The gradients of two experts' weights over 40 rows each, in one launch or resumed at the cuts."""
+    experts, sizes = 2, {"x": 24, "dy": 8}
+    (accumulator,) = shared(memory, torch.float32, accumulator=(experts, *sizes.values()))
+    for first, last in pairwise((0, *cuts, 40)):
+        own = np.concatenate([expert * 40 + np.arange(first, last) for expert in range(experts)])
+        given = []
+        for name, width in sizes.items():
+            tensor = torch.zeros(len(own), width, dtype=dtype)
+            memory.add(name, tensor, np.full(tensor.numel(), SHARED), own[:, None] * width + np.arange(width))
+            given.append(tensor)
+        ends = torch.arange(1, experts + 1) * (last - first)
+        kernels("grouped_matmul").dweight(*given, None, ends, accumulator, resumed=True)
+    return {"dweight": one_row(accumulator)}
+
+
 # Tokens in the first and in the second block of the vocabulary, and one that is ignored.
 IDS: Final = (3, 299, -100)
 VOCABULARY: Final = 304

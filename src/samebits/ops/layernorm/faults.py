@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from samebits.ops.launching import forced
+from samebits.native.launch_numbers import forced
 from samebits.ops.layernorm import layernorm, layernorm_mean, layernorm_statistics
 
 _calls = itertools.count()

@@ -4,10 +4,10 @@ Runs the real `block_of` on unknowns; models the loop over rows and the C++."""
 
 from __future__ import annotations
 
-from samebits.contracts.integers import Claim, prove
+from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth
-from samebits.ops.integers import EVERY_SIZE, each_once, row_claims, vector_share
+from samebits.ops.index_claims import EVERY_SIZE, each_once, row_claims, vector_share
 
 
 def rows_in_order() -> Claim:
