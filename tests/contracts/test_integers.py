@@ -34,7 +34,7 @@ COMPONENTS = {
     ("component", "name"), [(component, name) for component, names in COMPONENTS.items() for name in names]
 )
 def test_a_component_is_proved(component: str, name: str) -> None:
-    proof: Proof = getattr(importlib.import_module(f"samebits.ops.{component}.integers"), name)()
+    proof: Proof = getattr(importlib.import_module(f"samebits.ops.{component}.index_proofs"), name)()
     assert proof.proved, proof
     assert proof.kind == "integers" and proof.planted == proof.expected and len(proof.digest) == 64
 

@@ -51,8 +51,12 @@ def test_every_operator_is_recorded() -> None:
         "DenseCache": "attention",
         "PagedCache": "attention",
         "RopeScaling": "rope",
+        "add_rmsnorm": "rmsnorm",
+        "attention_with_lse": "attention packed",
         "clip_grad_norm_": "grad_norm",
         "embedding_gradient_": "embedding",
+        "grouped_matmul_accumulate_": "grouped_matmul",
+        "linear_cross_entropy": "cross_entropy",
         "matmul_accumulate_": "matmul",
     }
     assert {within.get(name, name) for name in ops.__all__} <= set(CASES)

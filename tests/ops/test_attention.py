@@ -297,7 +297,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "length": (lambda: attention(Q, K, V, lengths=[1, 5], padding="left"), r"lengths\[1\] is 5; allowed: 0 to 4"),
     "lengths": (lambda: attention(Q, K, V, lengths=[1], padding="left"), "the length of lengths is 1, the batch"),
     "short cache": (cached(DenseCache.empty(2, 3, 2, 8)), "sequence 0 needs 4 keys, the cache holds at most 3"),
-    "short pages": (cached(PagedCache.empty([[0], []], 2, 8, pages=1)), "sequence 1 needs 4 keys, the cache holds at most 0"),
+    "short pages": (
+        cached(PagedCache.empty([[0], []], 2, 8, pages=1)),
+        "sequence 1 needs 4 keys, the cache holds at most 0",
+    ),
     "cache batch": (cached(DenseCache.empty(3, 4, 2, 8)), "the number of sequences of q is 2, that of the cache is 3"),
     "cache heads": (cached(DenseCache.empty(2, 4, 1, 8)), r"k has heads and head size \(2, 8\), the cache \(1, 8\)"),
     "cache group": (cached(DenseCache.empty(2, 4, 3, 8)), "q has 4 heads, the cache has 3; allowed: a multiple"),

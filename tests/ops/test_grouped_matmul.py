@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import samebits.ops
+from samebits.native.launch_numbers import cpu_launches, launching
 from samebits.numerics.bits import same_bits
 from samebits.ops.capture import capture
 from samebits.ops.grouped_matmul import grouped_matmul, grouped_matmul_accumulate_
-from samebits.native.launch_numbers import cpu_launches, launching
 from samebits.ops.matmul import matmul, matmul_accumulate_
 
 FORMATS = [torch.float32, torch.bfloat16, torch.float16]

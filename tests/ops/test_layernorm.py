@@ -12,9 +12,9 @@ from torch.nn.functional import layer_norm
 
 from samebits import native
 from samebits.contracts.orders import sum_error
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
-from samebits.native.launch_numbers import launching
 from samebits.ops.layernorm import (
     layernorm,
     layernorm_bias_gradient_,

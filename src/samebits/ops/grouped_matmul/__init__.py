@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.ops.argument_types import checked
 from samebits.ops.arguments import (
     check_accumulator,
     check_dimensions,
@@ -28,7 +29,6 @@ from samebits.ops.arguments import (
     short,
 )
 from samebits.ops.backends import kernel_module
-from samebits.ops.argument_types import checked
 from samebits.ops.registering import call, register
 
 

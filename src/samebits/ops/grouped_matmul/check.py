@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded, Function, OperatorSpec, Probe
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.elementary import philox_uint32_native
 from samebits.numerics.recipes import make
 from samebits.ops.grouped_matmul import grouped_matmul_accumulate_
 from samebits.ops.grouped_matmul.reference import grouped_matmul64
-from samebits.native.launch_numbers import cpu_launches
 from samebits.ops.rounding import allowed_error
 
 # The numbers of experts draw from a stream of their own.

@@ -7,8 +7,8 @@ import itertools
 import torch
 from torch import Tensor
 
-from samebits.ops.grouped_matmul import grouped_matmul
 from samebits.native.launch_numbers import forced
+from samebits.ops.grouped_matmul import grouped_matmul
 
 _calls = itertools.count()
 

@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from samebits.ops.grouped_matmul.launch_table import GROUPED
 from samebits.native.launch_numbers import forced
+from samebits.ops.grouped_matmul.launch_table import GROUPED
 from samebits.ops.matmul.launch_table import Launch
 from samebits.ops.matmul.triton_kernel import addressed_step
 

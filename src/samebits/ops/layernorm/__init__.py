@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_accumulator, check_dimensions, check_equal, check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
-from samebits.ops.argument_types import checked
 from samebits.ops.registering import call, contiguous_like, register
 
 

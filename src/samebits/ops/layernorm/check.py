@@ -11,9 +11,9 @@ from torch import Tensor
 
 from samebits.contracts.orders import sum_error
 from samebits.contracts.spec import Arguments, Bounded, Function, OperatorSpec, Probe
+from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.elementary import MAXIMUM_ULP
 from samebits.numerics.recipes import make
-from samebits.native.launch_numbers import cpu_launches
 from samebits.ops.layernorm import layernorm_bias_gradient_, layernorm_statistics, layernorm_weight_gradient_
 from samebits.ops.layernorm.reference import layernorm64, mean64, statistics64
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error

@@ -95,6 +95,20 @@ def _cached_attention(draw: Draw) -> Results:
     return found
 
 
+def _layernorm(draw: Draw) -> Results:
+    x, weight, bias = draw.tensor(ROWS, DEPTH), draw.tensor(DEPTH), draw.tensor(DEPTH)
+    found = with_gradients(draw, ops.layernorm, x=x, weight=weight, bias=bias)
+    return found | {"y alone": ops.layernorm(x.detach())}
+
+
+def _grouped_matmul(draw: Draw) -> Results:
+    """Five experts, one of them without rows."""
+    x, weight, expert = draw.tensor(ROWS, DEPTH), draw.tensor(5, DEPTH, COLUMNS), draw.numbers(4, ROWS)
+    found = with_gradients(draw, lambda x, weight: ops.grouped_matmul(x, weight, expert), x=x, weight=weight)
+    total = ops.grouped_matmul_accumulate_(draw.wide(5, DEPTH, COLUMNS), x.detach(), draw.tensor(ROWS, COLUMNS), expert)
+    return found | {"sum": total}
+
+
 def _embedding(draw: Draw) -> Results:
     ids, weight = draw.numbers(VOCABULARY, 3, ROWS), draw.tensor(VOCABULARY, DEPTH)
     found = with_gradients(draw, partial(ops.embedding, ids), weight=weight)
@@ -197,6 +211,8 @@ CASES: Final[dict[str, Case]] = {
     "gelu": _elements(ops.gelu, "x"),
     "gelu tanh": _elements(partial(ops.gelu, approximate="tanh"), "x"),
     "grad_norm": _grad_norm,
+    "grouped_matmul": _grouped_matmul,
+    "layernorm": _layernorm,
     "linear": _linear,
     "lm_head": _lm_head,
     "log_softmax": _elements(ops.log_softmax, "x"),
