@@ -118,9 +118,10 @@ def test_linear_takes_a_bias_or_none(bias: bool) -> None:
 
 
 def test_a_function_that_remembers_the_process_is_caught() -> None:
-    """Planted: bits that depend on the process, equal within one."""
+    """Planted: bits that depend on the process, equal within one. Which comparison of two processes meets them first is
+    a matter of time: on a busy machine any of them may follow a fresh start."""
     finding = only("depends_on_process:by_process", "repeat", "matmul")
-    assert finding.verdict is Verdict.DOES_NOT_HOLD and "first calls of a process" in finding.detail
+    assert finding.verdict is Verdict.DOES_NOT_HOLD and " differ; first " in finding.detail
 
 
 @pytest.fixture(autouse=True)
