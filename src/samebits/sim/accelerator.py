@@ -2,7 +2,7 @@
 
 Stated by the seed's system: the meshes, HBM rates, 8 ns a UCIe port, 16 bytes a credit. Calibrated on its table of
 PE-to-PE times: the two figures of a PE's port (128 and 384 bytes of raw DMA) and a receiver's overhead (128 bytes of
-IPCQ). Assumed, because nothing is known: bandwidths of UCIe and of the links between SIPs, their latency, GEMM rates."""
+IPCQ). Assumed, nothing being known: bandwidths of UCIe and of links between SIPs, their latency, GEMM rates."""
 
 from __future__ import annotations
 

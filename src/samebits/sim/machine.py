@@ -79,7 +79,7 @@ class Machine:
         if self._live:
             waiting = [Waiting(each.place, each.waits_for, each.call_site()) for each in self._live]
             self._end_all()
-            raise IpcqDeadlock(waiting, self.faults.told())
+            raise IpcqDeadlock(waiting, self.queues.told())
 
     def run_launch(
         self, kernel: Kernel, places: Sequence[PE], arguments: Callable[[PE], tuple[Any, ...]] = lambda _: (),

@@ -114,8 +114,8 @@ class Waiting:
 class IpcqDeadlock(RuntimeError):  # noqa: N818
     """Programs wait, and nothing is pending that could wake one of them."""
 
-    def __init__(self, waiting: list[Waiting], injected: str) -> None:
+    def __init__(self, waiting: list[Waiting], noticed: str) -> None:
         self.waiting = waiting
         lines = "; ".join(map(str, waiting[:8]))
         more = f" and {len(waiting) - 8} more" if len(waiting) > 8 else ""
-        super().__init__(f"deadlock: {len(waiting)} programs wait and nothing is pending: {lines}{more}{injected}")
+        super().__init__(f"deadlock: {len(waiting)} programs wait and nothing is pending: {lines}{more}{noticed}")
