@@ -90,11 +90,11 @@ def _of_links(classes: IntArray, links: Mapping[LinkClass, Link]) -> tuple[Float
 
 
 def served(ready: FloatArray, service: FloatArray) -> FloatArray:
-    """When messages that share one link are through, served in the order given: a loop without a loop.
+    """When messages that share one link are through, served in the order of the last axis: a loop without a loop.
 
     finish[i] = max(ready[i], finish[i - 1]) + service[i]."""
-    total = np.cumsum(service)
-    found: FloatArray = total + np.maximum.accumulate(ready - (total - service))
+    total = np.cumsum(service, axis=-1)
+    found: FloatArray = total + np.maximum.accumulate(ready - (total - service), axis=-1)
     return found
 
 
