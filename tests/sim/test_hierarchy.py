@@ -7,7 +7,7 @@ import pytest
 
 from samebits.sim.accelerator import accelerator, machine_of
 from samebits.sim.machine import Machine
-from samebits.sim.programs import Launch
+from samebits.sim.kernels import Launch
 from samebits.sim.ring import ring
 from samebits.sim.schedule import LinkClass, Schedule
 from samebits.sim.schedule_kernel import direction_of, multi_pe_sip_local, neighbours_of, places_of, run_schedule

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from samebits.sim.addresses import DEFAULT_MAP, PAGE, MemoryMap, PhysAddr
-from samebits.sim.engine import Engine
+from samebits.sim.events import Engine
 from samebits.sim.ipcq_faults import Channel, FaultPlan
 from samebits.sim.queue_pairs import (
     CREDIT_BYTES,

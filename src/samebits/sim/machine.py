@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from samebits.sim.engine import Engine
+from samebits.sim.events import Engine
 from samebits.sim.ipcq import Queues
 from samebits.sim.ipcq_faults import FaultPlan
-from samebits.sim.programs import Compute, Context, IpcqDeadlock, Kernel, Launch, Program, Receive, Send, Waiting
+from samebits.sim.kernels import Compute, Context, IpcqDeadlock, Kernel, Launch, Program, Receive, Send, Waiting
 from samebits.sim.queue_pairs import Neighbours, Payload, QueueSettings
 from samebits.sim.schedule import LinkClass
 from samebits.sim.topology import PE, Topology

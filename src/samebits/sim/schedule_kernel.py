@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from samebits.sim.machine import Machine
-from samebits.sim.programs import Context, Launch, Request
+from samebits.sim.kernels import Context, Launch, Request
 from samebits.sim.schedule import Schedule
 from samebits.sim.topology import PE, Topology
 
