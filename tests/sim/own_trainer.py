@@ -1,0 +1,52 @@
+"""Steps of our own trainer, tensor x data parallel, for gloo processes and for the virtual cluster alike.
+
+The only file here that knows the names of samebits' configuration, model and trainer."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tests.sim.programs import digest
+from tests.train.small_run import TEXT
+
+from samebits.parallel.grid import Grid
+from samebits.parallel.world import World, join
+from samebits.train.configuration import Configuration, read_text
+from samebits.train.planning import data_of, model_of
+from samebits.train.ranks import ranks_of
+from samebits.train.trainer import Trainer
+
+# Two narrow layers on bytes, four short sequences a step, each a lane: a step takes milliseconds.
+SETTINGS = ("training.lanes=4", "training.micro_batch=1", "training.accumulation=4", "training.max_steps=8",
+            "monitoring.compare_every=1", "data.length=16")  # fmt: skip
+GRIDS = {2: (2, 1), 3: (3, 1), 4: (2, 2), 8: (2, 4)}
+"""(tensor, data) by number of ranks."""
+
+
+@cache
+def configuration() -> Configuration:
+    return read_text(TEXT, SETTINGS)
+
+
+@cache
+def inputs() -> tuple[Any, Any]:
+    """Model and data, which trainers only read: made once a process."""
+    return model_of(configuration()), data_of(configuration())
+
+
+def train(world: World, tensor: int, steps: int) -> str:
+    """Trains, and returns a digest of all weights and moments on rank 0; of this rank's own part on others."""
+    model, data = inputs()
+    trainer = Trainer(configuration(), model, data, ranks=ranks_of(Grid(world=world, tensor=tensor), model))
+    for _ in range(steps):
+        trainer.step()
+    state = trainer.state()
+    if state is None:
+        return digest(trainer.weights.values())
+    return digest({**state["weights"], **state["optimizer"]}.values())
+
+
+def simulated(rank: int, tensor: int, steps: int) -> str:
+    """The same on a rank of the virtual cluster."""
+    return train(join(), tensor, steps)
