@@ -17,28 +17,26 @@ from samebits.train.planning import data_of, model_of
 from samebits.train.ranks import ranks_of
 from samebits.train.trainer import Trainer
 
-# Two narrow layers on bytes, four short sequences a step, each a lane: a step takes milliseconds.
-SETTINGS = ("training.lanes=4", "training.micro_batch=1", "training.accumulation=4", "training.max_steps=8",
-            "monitoring.compare_every=1", "data.length=16")  # fmt: skip
+# One narrow layer on bytes, four short sequences a step, each a lane: a step takes milliseconds.
+SETTINGS = ("training.micro_batch=1", "training.max_steps=8",
+            "monitoring.compare_every=8", "data.length=16", "data.limit=4",
+            "model.overrides={vocabulary: 272, hidden: 32, layers: 1, heads: 2, key_heads: 2, head_size: 16,"
+            " intermediate: 32}")  # fmt: skip
 GRIDS = {2: (2, 1), 3: (3, 1), 4: (2, 2), 8: (2, 4)}
 """(tensor, data) by number of ranks."""
 
 
 @cache
-def configuration() -> Configuration:
-    return read_text(TEXT, SETTINGS)
+def inputs(sequences: int) -> tuple[Configuration, Any, Any]:
+    """Configuration, model and data, which trainers only read: made once a process."""
+    config = read_text(TEXT, (*SETTINGS, f"training.lanes={sequences}", f"training.accumulation={sequences}"))
+    return config, model_of(config), data_of(config)
 
 
-@cache
-def inputs() -> tuple[Any, Any]:
-    """Model and data, which trainers only read: made once a process."""
-    return model_of(configuration()), data_of(configuration())
-
-
-def train(world: World, tensor: int, steps: int) -> str:
+def train(world: World, tensor: int, steps: int, sequences: int = 4) -> str:
     """Trains, and returns a digest of all weights and moments on rank 0; of this rank's own part on others."""
-    model, data = inputs()
-    trainer = Trainer(configuration(), model, data, ranks=ranks_of(Grid(world=world, tensor=tensor), model))
+    config, model, data = inputs(sequences)
+    trainer = Trainer(config, model, data, ranks=ranks_of(Grid(world=world, tensor=tensor), model))
     for _ in range(steps):
         trainer.step()
     state = trainer.state()
@@ -47,6 +45,6 @@ def train(world: World, tensor: int, steps: int) -> str:
     return digest({**state["weights"], **state["optimizer"]}.values())
 
 
-def simulated(rank: int, tensor: int, steps: int) -> str:
+def simulated(rank: int, tensor: int, steps: int, sequences: int = 4) -> str:
     """The same on a rank of the virtual cluster."""
-    return train(join(), tensor, steps)
+    return train(join(), tensor, steps, sequences)

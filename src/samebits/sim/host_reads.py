@@ -29,36 +29,28 @@ HOST_READS: Final = frozenset({
 # Of these only the first other argument is read: what a tensor held before it is written does not matter.
 _READ_SECOND: Final = frozenset({"copy_"})
 
-_MANY: Final = 256
-
 
 class Writers:
     """Which handle writes a stretch of memory last, while that is still under way."""
 
     def __init__(self) -> None:
-        self._last: dict[int, Handle] = {}
+        self.last: dict[int, Handle] = {}
 
     def note(self, tensors: Iterable[Tensor], handle: Handle) -> None:
         """`handle` will write these tensors."""
         for tensor in tensors:
             if tensor.numel():
-                self._last[_memory(tensor)] = handle
-        if len(self._last) > _MANY:
-            self.forget_done()
+                self.last[_memory(tensor)] = handle
+
+    def written(self, tensors: Iterable[Tensor], handle: Handle) -> None:
+        """`handle` is complete."""
+        for tensor in tensors:
+            if self.last.get(memory := _memory(tensor)) is handle:
+                del self.last[memory]
 
     def of(self, tensor: Tensor) -> Handle | None:
         """Who still writes this tensor; None where everything that does is complete."""
-        handle = self._last.get(_memory(tensor))
-        if handle is not None and handle.done:
-            del self._last[_memory(tensor)]
-            return None
-        return handle
-
-    def __len__(self) -> int:
-        return len(self._last)
-
-    def forget_done(self) -> None:
-        self._last = {memory: handle for memory, handle in self._last.items() if not handle.done}
+        return self.last.get(_memory(tensor))
 
 
 def _memory(tensor: Tensor) -> int:
@@ -83,7 +75,7 @@ class HostReads(TorchFunctionMode):
         self._writers, self._wait = writers, wait
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if len(self._writers):
+        if self._writers.last:
             name = _name(function)
             if name in HOST_READS:
                 self.before(name, args)
@@ -91,7 +83,6 @@ class HostReads(TorchFunctionMode):
 
     def before(self, name: str, args: tuple[Any, ...]) -> None:
         """Waits for whoever still writes what this call reads."""
-        self._writers.forget_done()
         read = args[1:2] if name in _READ_SECOND else args
         for each in read:
             if isinstance(each, Tensor) and (handle := self._writers.of(each)) is not None:

@@ -118,8 +118,7 @@ class Network:
                 f" {first.site}, rank {rank.number} calls {call} at {arrival.site}{self._cluster.faults.told}"
             )
         if meeting.error is not None:
-            for each in meeting.arrivals:
-                each.handle.fail(meeting.error)
+            self._fail(meeting.arrivals, meeting.error)
             return handle
         self.writers.note(call.outputs, handle)
         if len(meeting.arrivals) == len(members.ranks):
@@ -136,14 +135,14 @@ class Network:
         try:
             execute([each.call for each in self._parts.order(meeting.arrivals)], self._parts.algorithms)
         except (RuntimeError, ValueError) as error:
-            for each in arrivals:
-                each.handle.fail(type(error)(str(error)))
+            self._fail(arrivals, type(error)(str(error)))
             return
         finishes = self._parts.timing(members, calls, [each.clock for each in arrivals])
         for each, finish, brought in zip(arrivals, finishes, taken, strict=True):
             defined = calls[0].operation != "reduce" or members.ranks[calls[0].root] == each.rank.number
             entry = Entry(calls[0].operation, each.site, brought, digest_of(each.call.outputs) if defined else "")
             self.journal.entries[members.label, meeting.sequence, each.rank.number] = entry
+            self.writers.written(each.call.outputs, each.handle)
             each.handle.complete(finish)
         self._limit(members, meeting, arrivals)
 
@@ -158,8 +157,13 @@ class Network:
                 f" simulated time, at most {members.timeout:g}; the last to come was rank {last.rank.number} at"
                 f" {last.site}{self._cluster.faults.told}"
             )
-            for each in arrivals:
-                each.handle.fail(error)
+            self._fail(arrivals, error)
+
+    def _fail(self, arrivals: Sequence[Arrival], error: Exception) -> None:
+        """Everybody who has come is told; nobody writes any more."""
+        for each in arrivals:
+            self.writers.written(each.call.outputs, each.handle)
+            each.handle.fail(error)
 
     def send(self, members: Members, rank: Rank, tensor: Tensor, to: int, tag: int) -> Handle:
         """A message to a member; complete when it is received. What it carries is what the tensor holds now."""
@@ -211,14 +215,14 @@ class Network:
                     f"message {number} of {channel}: rank {source} sends {send.call} at {send.site}, rank {to} receives"
                     f" {into.dtype} {list(into.shape)} at {receive.site}{self._cluster.faults.told}"
                 )
-                send.handle.fail(error)
-                receive.handle.fail(error)
+                self._fail([send, receive], error)
                 return
             into.data.copy_(carried.view_as(into))
             times = self._parts.timing(members, [send.call, receive.call], [send.clock, receive.clock])
             taken = digest_of([carried])
             entry = Entry("receive", receive.site, taken, digest_of([into]), source if any_source else -1)
             self.journal.entries[channel, number, to] = entry
+            self.writers.written(receive.call.outputs, receive.handle)
             send.handle.complete(times[0])
             receive.handle.complete(times[1])
 

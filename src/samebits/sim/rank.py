@@ -82,7 +82,9 @@ class Rank:
         self.error: BaseException | None = None
         self.told = ""
         self._body = body
-        self._baton = threading.Semaphore(0)
+        # Held by nobody but the side that waits; a bare lock changes hands faster than a semaphore.
+        self._baton = threading.Lock()
+        self._baton.acquire()
         self.thread = threading.Thread(target=self._run, name=f"rank {number}", daemon=True)
         self.started = False
 

@@ -53,7 +53,8 @@ class Scheduler:
         self.ending = False
         self.enter = enter
         self._streams = streams
-        self._main = threading.Semaphore(0)
+        self._main = threading.Lock()
+        self._main.acquire()
         self.ranks = [Rank(number, self, body, environment)
                       for number, (body, environment) in enumerate(zip(bodies, environments, strict=True))]  # fmt: skip
 
