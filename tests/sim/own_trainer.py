@@ -45,6 +45,14 @@ def train(world: World, tensor: int, steps: int, sequences: int = 4) -> str:
     return digest({**state["weights"], **state["optimizer"]}.values())
 
 
+def simulated_step(rank: int, tensor: int) -> str:
+    """One step of two sequences, one a copy of the weights where there are two; a digest of this rank's own part."""
+    config, model, data = inputs(2)
+    trainer = Trainer(config, model, data, ranks=ranks_of(Grid(world=join(), tensor=tensor), model))
+    trainer.step()
+    return digest(trainer.weights.values())
+
+
 def simulated(rank: int, tensor: int, steps: int, sequences: int = 4) -> str:
     """The same on a rank of the virtual cluster."""
     return train(join(), tensor, steps, sequences)

@@ -20,8 +20,15 @@ class Alternative:
 
     actor: int
     """The rank that would run, or whose event it is; -1: nobody's."""
-    what: str
-    """In words, for reports."""
+    does: str
+    """What happens; or what the rank has just waited for."""
+    site: str = ""
+    """Where the rank goes on; empty for an event."""
+
+    @property
+    def what(self) -> str:
+        """In words, for reports."""
+        return f"rank {self.actor} after {self.does} at {self.site}" if self.site else self.does
 
 
 class Policy(Protocol):

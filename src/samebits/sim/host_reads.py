@@ -68,7 +68,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 class HostReads(TorchFunctionMode):
-    """Inside, every host read waits for the writer of the tensor it reads."""
+    """While it is entered, every host read waits for the writer of the tensor it reads."""
 
     def __init__(self, writers: Writers, wait: Callable[[Handle], None]) -> None:
         super().__init__()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # A rank that is asked to end may swallow this many SystemExits.
 PATIENCE: Final = 2
 _OWN: Final = ("/torch/", "/samebits/sim/", "/threading.py", "/contextlib.py", "/runpy.py")
+_skipped: dict[str, bool] = {}
 _registry = threading.local()
 
 
@@ -48,7 +49,9 @@ def call_site(frame: FrameType | None = None) -> str:
     fallback = frame
     while frame is not None:
         name = frame.f_code.co_filename
-        if not any(part in name for part in _OWN):
+        if name not in _skipped:
+            _skipped[name] = any(part in name for part in _OWN)
+        if not _skipped[name]:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return f"{fallback.f_code.co_filename}:{fallback.f_lineno}"

@@ -160,8 +160,9 @@ class Scheduler:
 
 
 def _runs(rank: Rank) -> Alternative:
-    after = f" after {rank.handle.what} at {rank.site}" if rank.handle is not None else " from its start"
-    return Alternative(rank.number, f"rank {rank.number}{after}")
+    if rank.handle is None:
+        return Alternative(rank.number, f"the start of rank {rank.number}")
+    return Alternative(rank.number, rank.handle.what, rank.site)
 
 
 def _names(ranks: Sequence[int]) -> str:
