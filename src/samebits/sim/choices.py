@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-Footprint = frozenset[str]
-
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
@@ -53,11 +51,23 @@ class Choice:
         return f"choice {self.number}: {taken.what}, before {usual.what}"
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What happened between two choices: who acted, and on what."""
+
+    actor: int
+    touched: frozenset[str]
+    """Collectives, channels and keys that it used."""
+    choice: int
+    """The number of the choice that led to it; -1 where there was only one alternative."""
+
+
 @dataclass(slots=True)
 class Trace:
-    """All choices of a run, and how many there were."""
+    """All choices of a run, and what came of each."""
 
     made: list[Choice] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     hand_offs: int = 0
 
     @property

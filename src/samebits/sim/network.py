@@ -110,6 +110,7 @@ class Network:
         handle = Handle(what, blockers=meeting.missing)
         arrival = Arrival(rank, call, call_site(), rank.clock, handle)
         meeting.arrivals.append(arrival)
+        rank.scheduler.touched.add(f"{members.label}, collective {sequence}")
         self.journal.entered.append((members.label, sequence, rank.number))
         first = meeting.arrivals[0]
         if meeting.error is None and first.call.facts() != call.facts():
@@ -185,6 +186,7 @@ class Network:
         if call.operation == "receive":
             self.writers.note(call.outputs, handle)
         channels.append(Channel(source, arrival))
+        rank.scheduler.touched.add(f"messages to rank {to} (tag {tag}) in {members.label}")
         self._match(members, to, tag, channels)
         return handle
 

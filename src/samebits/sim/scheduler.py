@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-from samebits.sim.choices import Alternative, Choice, Fifo, Policy, Trace
+from samebits.sim.choices import Alternative, Choice, Fifo, Policy, Step, Trace
 from samebits.sim.engine import Engine
 from samebits.sim.errors import DeadlockError, NonProgressError
 from samebits.sim.faults import Faults
@@ -50,6 +50,8 @@ class Scheduler:
         self.faults = faults or Faults()
         self.limits = limits or Limits()
         self.trace = Trace()
+        self.touched: set[str] = set()
+        """What has been used since the last choice."""
         self.ending = False
         self.enter = enter
         self._streams = streams
@@ -91,10 +93,13 @@ class Scheduler:
             self._deadlock()
             return
         place = self._choose(alternatives)
+        number = len(self.trace.made) - 1 if len(alternatives) > 1 else -1
         if len(working) <= place < len(working) + len(events):
             self.engine.step(place - len(working))
         else:
             self.resume((working + polling)[place if place < len(working) else place - len(events)])
+        self.trace.steps.append(Step(alternatives[place].actor, frozenset(self.touched), number))
+        self.touched.clear()
         if polling and not working and not events:
             self._give_up_polling(polling)
 

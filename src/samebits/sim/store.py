@@ -28,33 +28,48 @@ class YieldingStore(Store):
         self._values: dict[str, bytes] = {}
         self._timeout = timedelta(seconds=300)
 
+    def _touch(self, key: str) -> None:
+        rank = current()
+        if rank is not None:
+            rank.scheduler.touched.add(f"store key {key}")
+
     def set(self, key: str, value: str | bytes) -> None:
+        self._touch(key)
         self._values[key] = _bytes(value)
 
     def get(self, key: str) -> bytes:
+        self._touch(key)
         self.wait([key])
         return self._values[key]
 
     def add(self, key: str, amount: int) -> int:
+        self._touch(key)
         total = int(self._values.get(key, b"0")) + amount
         self._values[key] = str(total).encode()
         return total
 
     def append(self, key: str, value: str | bytes) -> None:
+        self._touch(key)
         self._values[key] = self._values.get(key, b"") + _bytes(value)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        self._touch(key)
         known = self._values.get(key)
         if known == _bytes(expected) or (known is None and not expected):
             self._values[key] = _bytes(desired)
         return self._values.get(key, _bytes(expected))
 
     def check(self, keys: Sequence[str]) -> bool:
+        for key in keys:
+            self._touch(key)
+        return self._has(keys)
+
+    def _has(self, keys: Sequence[str]) -> bool:
         return all(key in self._values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         rank = current()
-        handle = Handle(f"store.wait({', '.join(keys)})", ready=lambda: self.check(keys))
+        handle = Handle(f"store.wait({', '.join(keys)})", ready=lambda: self._has(keys))
         if rank is not None:
             rank.wait(handle)
         elif not handle.ready():
@@ -71,6 +86,7 @@ class YieldingStore(Store):
         return True
 
     def delete_key(self, key: str) -> bool:
+        self._touch(key)
         return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:
