@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from samebits.sim.accelerator import accelerator, machine_of
-from samebits.sim.machine import Machine
 from samebits.sim.kernels import Launch
+from samebits.sim.machine import Machine
 from samebits.sim.ring import ring
 from samebits.sim.schedule import LinkClass, Schedule
 from samebits.sim.schedule_kernel import direction_of, multi_pe_sip_local, neighbours_of, places_of, run_schedule

@@ -12,8 +12,8 @@ from tests.sim.planted_queues import ArrivalBySender, CreditBeforeCopy, CreditBy
 
 from samebits.sim.accelerator import PE_TO_PE, QUEUES, accelerator, machine_of
 from samebits.sim.ipcq import Queues
-from samebits.sim.machine import Machine
 from samebits.sim.kernels import Context, IpcqDeadlock, Request
+from samebits.sim.machine import Machine
 from samebits.sim.queue_pairs import CREDIT_BYTES, IpcqError, QueueSettings, facing
 from samebits.sim.topology import PE, NoRouteError
 

@@ -11,8 +11,8 @@ from tests.sim.planted_queues import SkipsDuplicates
 from samebits.sim.accelerator import QUEUES, accelerator, machine_of
 from samebits.sim.ipcq import Queues
 from samebits.sim.ipcq_faults import Fault, FaultPlan
-from samebits.sim.machine import Machine
 from samebits.sim.kernels import IpcqDeadlock
+from samebits.sim.machine import Machine
 from samebits.sim.queue_pairs import IpcqError, QueueSettings
 from samebits.sim.ring import ring
 from samebits.sim.schedule_kernel import run_schedule

@@ -1,7 +1,7 @@
 """GPUs and the nodes they stand in, as presets: peak rates from data sheets, efficiencies calibrated on published runs.
 
-A collective's protocol is a row of a latency and a bandwidth, and the best row for a size is taken. What was calibrated,
-on what, and how far the rest is off is `validate`'s to say. Assumed where nothing is published: network latencies."""
+A collective's protocol is a row of a latency and a bandwidth, and the best row for a size is taken. What was calibrated
+on what, and how far off the rest is, `validate` says. Assumed where nothing is published: network latencies."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Cluster:
     fabric: Fabric
 
 
-# Lines through two measured sizes each, of an all-reduce over 8 A100: 1 KiB and 256 KiB, 1 and 16 MiB, 64 MiB and 1 GiB.
+# Lines through two measured sizes each, of all-reduces over 8 A100: 1 and 256 KiB, 1 and 16 MiB, 64 MiB and 1 GiB.
 # A step of LL takes the 1 us that is published; the rest of its 24.417 us is the start, over which all rows share.
 START: Final = (24.417 - 14) * MICROSECOND
 NVLINK3: Final = (
@@ -95,11 +95,11 @@ NVLINK3: Final = (
 )  # fmt: skip
 A100: Final = Device(
     name="A100 80GB", flops={"bfloat16": 312e12, "float32": 19.5e12}, memory=80 * 10**9, memory_bytes_per_s=2039 * GB,
-    gemm_efficiency=0.75, attention_efficiency=0.6, memory_efficiency=0.8,
+    gemm_efficiency=0.75, attention_efficiency=0.35, memory_efficiency=0.5,
 )  # fmt: skip
 H100: Final = Device(
     name="H100 80GB", flops={"bfloat16": 989.4e12, "float32": 66.9e12}, memory=80 * 10**9,
-    memory_bytes_per_s=3350 * GB, gemm_efficiency=0.62, attention_efficiency=0.3, memory_efficiency=0.8,
+    memory_bytes_per_s=3350 * GB, gemm_efficiency=0.6, attention_efficiency=0.2, memory_efficiency=0.6,
 )  # fmt: skip
 H200: Final = Device(
     name="H200 141GB", flops=H100.flops, memory=141 * 10**9, memory_bytes_per_s=4800 * GB,

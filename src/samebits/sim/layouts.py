@@ -94,7 +94,9 @@ def refusals(training: Training, layout: Layout, cluster: Cluster, promises: fro
     if d.heads % layout.tensor or d.intermediate % layout.tensor:
         found.append(f"tensor {layout.tensor} for {d.heads} heads and {d.intermediate} inner units; allowed: a divisor")
     if per_node % layout.tensor:
-        found.append(f"tensor {layout.tensor} for nodes of {per_node}; allowed: a divisor, so that a copy is within one")
+        found.append(
+            f"tensor {layout.tensor} for nodes of {per_node}; allowed: a divisor, so that a copy is within one"
+        )
     if layout.size > per_node and layout.size % per_node:
         found.append(f"{layout.size} GPUs in nodes of {per_node}; allowed: whole nodes")
     if "data" in promises and training.lanes % layout.data:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from samebits.sim.machine import Machine
 from samebits.sim.kernels import Context, Launch, Request
+from samebits.sim.machine import Machine
 from samebits.sim.schedule import Schedule
 from samebits.sim.topology import PE, Topology
 

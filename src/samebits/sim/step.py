@@ -1,9 +1,9 @@
 """A training step as actions on the clock: passes, sums over tensor ranks, gradients over copies, the update.
 
-Native: sums over tensor ranks by all-reduce, gradients by reduce-scatter beside the backward pass, weights by all-gather
-beside the next forward pass. With the promise `tensor` a sum travels from rank to rank in tiles and comes back; with
-`data` lanes end before anything is sent, every rank sends each owner its part, and a tree adds. `parallel` does just
-this; a test holds the bytes here against its own count."""
+Native: sums over tensor ranks by all-reduce, gradients by reduce-scatter beside the backward pass, weights by
+all-gather beside the next forward pass. With the promise `tensor` a sum travels from rank to rank in tiles and comes
+back; with `data` lanes end before anything is sent, every rank sends each owner its part, and a tree adds. `parallel`
+does just this; a test holds the bytes here against its own count."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Step:
     recompute: bool = False
     gradient_bytes: int = FLOAT32
     clock: Clock = field(init=False)
+    micro: Pass = field(init=False)
+    """One micro-batch on one rank."""
     sent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Bytes that the first rank's collectives carry, by what they are for."""
 
     def __post_init__(self) -> None:
         self.clock = Clock.of(1, self.layout.tensor)
+        (_, each), t = self.training.passes(self.layout), self.training
+        self.micro = Pass(
+            decoder=t.decoder, rows=each * t.length, length=t.length, share=self.layout.tensor, dtype=t.dtype
+        )
 
     # Sizes
-
-    @property
-    def micro(self) -> Pass:
-        _, each = self.training.passes(self.layout)
-        t = self.training
-        return Pass(decoder=t.decoder, rows=each * t.length, length=t.length, share=self.layout.tensor, dtype=t.dtype)
 
     @property
     def layer_share(self) -> float:
@@ -230,9 +230,8 @@ class Step:
             )
             self.sent["gradients"] += FLOAT32 * self.held
         if self.layout.data > 1:
-            share = self.held / self.layout.data
-            self.clock.work("tree of copies", (self.layout.data - 1) * FLOAT32 * 2 * share
-                            / (self.cluster.device.memory_bytes_per_s * self.cluster.device.memory_efficiency))  # fmt: skip
+            others = (self.layout.data - 1) * self.held / self.layout.data
+            self.clock.work("tree of copies", self.seconds(sum_kernel(others)))
 
     def _ordered_weights(self) -> None:
         if self.layout.size > 1:
