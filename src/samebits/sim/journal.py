@@ -60,6 +60,8 @@ class Entry:
     """Digest of what it got."""
     source: int = -1
     """Whom it received from, where the program left that open."""
+    last: int = -1
+    """The one rank that came last, in simulated time; -1 where several did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,11 @@ class Journal:
         group, sequence, rank = min(parted, key=keys.index)
         return Difference(group, sequence, rank, self.entries.get((group, sequence, rank)),
                           found.entries.get((group, sequence, rank)))  # fmt: skip
+
+    def critical(self) -> list[int]:
+        """Ranks on which collectives had to wait, in the order of the program; one entry a collective."""
+        late = {key[:2]: entry.last for key, entry in self.entries.items() if entry.last >= 0}
+        return list(late.values())
 
 
 def _same(one: Entry | None, other: Entry | None) -> bool:

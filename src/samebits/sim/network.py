@@ -141,7 +141,8 @@ class Network:
         finishes = self._parts.timing(members, calls, [each.clock for each in arrivals])
         for each, finish, brought in zip(arrivals, finishes, taken, strict=True):
             defined = calls[0].operation != "reduce" or members.ranks[calls[0].root] == each.rank.number
-            entry = Entry(calls[0].operation, each.site, brought, digest_of(each.call.outputs) if defined else "")
+            given = digest_of(each.call.outputs) if defined else ""
+            entry = Entry(calls[0].operation, each.site, brought, given, last=_last(arrivals))
             self.journal.entries[members.label, meeting.sequence, each.rank.number] = entry
             self.writers.written(each.call.outputs, each.handle)
             each.handle.complete(finish)
@@ -222,7 +223,8 @@ class Network:
             into.data.copy_(carried.view_as(into))
             times = self._parts.timing(members, [send.call, receive.call], [send.clock, receive.clock])
             taken = digest_of([carried])
-            entry = Entry("receive", receive.site, taken, digest_of([into]), source if any_source else -1)
+            entry = Entry("receive", receive.site, taken, digest_of([into]), source if any_source else -1,
+                          _last([send, receive]))  # fmt: skip
             self.journal.entries[channel, number, to] = entry
             self.writers.written(receive.call.outputs, receive.handle)
             send.handle.complete(times[0])
@@ -230,6 +232,13 @@ class Network:
 
         when = max(send.clock, receive.clock)
         self._engine.at(when, happen, f"message {number} of {channel}", to)
+
+
+def _last(arrivals: Sequence[Arrival]) -> int:
+    """Whoever came last, if that was one alone."""
+    latest = max(each.clock for each in arrivals)
+    late = [each.rank.number for each in arrivals if each.clock == latest]
+    return late[0] if len(late) == 1 else -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

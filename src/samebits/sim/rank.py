@@ -126,8 +126,8 @@ class Rank:
     def _park(self, handle: Handle) -> None:
         self.site = call_site(sys._getframe(2))
         self.handle = handle
-        self.scheduler.hand_back()
-        self._baton.acquire()
+        if self.scheduler.hand_on(self):
+            self._baton.acquire()
         self.handle = None
         if self.must_end:
             self._end_if_asked()

@@ -1,8 +1,9 @@
-"""The scheduler: hands the baton to one rank at a time, lets time move when it is nobody's turn, and ends what fails.
+"""The scheduler: one rank at a time has the baton, time moves when it is nobody's turn, and what fails is ended.
 
-It runs in the main context. When a rank fails, ranks whose wait is over run on to their next one, so that failures of
-one round are all heard; then every rank gets SystemExit. When nobody can run and nothing is pending, that is a
-deadlock, and every waiting rank is told who waits for whom."""
+A rank that parks hands the baton on to the next one; events happen in the main context alone. When a rank fails, ranks
+whose wait is over run on to their next one, so that failures of one round are all heard; then every rank gets
+SystemExit. When nobody can run and nothing is pending, that is a deadlock, and every waiting rank is told who waits
+for whom."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from samebits.sim.choices import Alternative, Choice, Fifo, Policy, Step, Trace
-from samebits.sim.engine import Engine
+from samebits.sim.engine import Engine, Event
 from samebits.sim.errors import DeadlockError, NonProgressError
 from samebits.sim.faults import Faults
 from samebits.sim.random_state import Streams
@@ -54,15 +55,38 @@ class Scheduler:
         """What has been used since the last choice."""
         self.ending = False
         self.enter = enter
+        self._until = float("inf")
+        self._chosen: Rank | Event | None = None
+        """What a rank chose that only the main context can do."""
+        self._step = (-1, -1)
+        """Who was chosen last, and by which choice."""
         self._streams = streams
         self._main = threading.Lock()
         self._main.acquire()
         self.ranks = [Rank(number, self, body, environment)
                       for number, (body, environment) in enumerate(zip(bodies, environments, strict=True))]  # fmt: skip
+        self._running = self.ranks[0]
 
     def hand_back(self) -> None:
-        """A rank's side of a hand-off: the main context goes on."""
+        """A rank that ends, or cannot say who is next: the main context goes on."""
         self._main.release()
+
+    def hand_on(self, rank: Rank) -> bool:
+        """A rank that has parked makes the next choice itself: False where it may go on at once.
+
+        Ranks are handed the baton directly; everything else, time above all, is the main context's."""
+        if self.ending or self._until < float("inf"):
+            self._main.release()
+            return True
+        chosen = self._choose_next()
+        if chosen is rank:
+            return False
+        if isinstance(chosen, Rank):
+            self._give(chosen)
+        else:
+            self._chosen = chosen
+            self._main.release()
+        return True
 
     @property
     def alive(self) -> list[Rank]:
@@ -70,54 +94,65 @@ class Scheduler:
 
     def run(self, until: float = float("inf")) -> bool:
         """Until every rank has ended, or to a moment of the wall clock. Whether all have ended."""
+        self._until = until
         while self.alive:
             if time.monotonic() > until:
                 return False
-            self._turn()
+            chosen, self._chosen = self._chosen or self._choose_next(), None
+            if chosen is None:
+                self._deadlock()
+            elif isinstance(chosen, Rank):
+                self.resume(chosen)
+            else:
+                self.engine.step(self.engine.pending.index(chosen))
             if self.ending:
                 self._end_all()
         return True
 
-    def _turn(self) -> None:
-        """One choice: a rank runs to its next wait, or an event happens."""
+    def _choose_next(self) -> Rank | Event | None:
+        """Who or what is next; None where nothing can be."""
+        self._close_step()
         working: list[Rank] = []
         polling: list[Rank] = []
         for rank in self.ranks:
             if rank.ready():
                 (polling if rank.polls else working).append(rank)
         events = self.engine.pending
-        ranks_first = [_runs(rank) for rank in working]
-        alternatives = [*ranks_first, *(Alternative(event.actor, event.label) for event in events),
-                        *map(_runs, polling)]  # fmt: skip
-        if not alternatives:
-            self._deadlock()
-            return
-        place = self._choose(alternatives)
-        number = len(self.trace.made) - 1 if len(alternatives) > 1 else -1
-        if len(working) <= place < len(working) + len(events):
-            self.engine.step(place - len(working))
-        else:
-            self.resume((working + polling)[place if place < len(working) else place - len(events)])
-        self.trace.steps.append(Step(alternatives[place].actor, frozenset(self.touched), number))
-        self.touched.clear()
-        if polling and not working and not events:
+        things: list[Rank | Event] = [*working, *events, *polling]
+        if not things:
+            return None
+        if not working and not events:
             self._give_up_polling(polling)
+        place, number = 0, -1
+        if len(things) > 1:
+            alternatives = tuple(_alternative(each) for each in things)
+            place, number = self.policy.choose(alternatives), len(self.trace.made)
+            self.trace.made.append(Choice(number, place, alternatives))
+        chosen = things[place]
+        self._step = (chosen.number if isinstance(chosen, Rank) else chosen.actor, number)
+        return chosen
 
-    def _choose(self, alternatives: list[Alternative]) -> int:
-        if len(alternatives) == 1:
-            return 0
-        place = self.policy.choose(alternatives)
-        self.trace.made.append(Choice(len(self.trace.made), place, tuple(alternatives)))
-        return place
+    def _close_step(self) -> None:
+        """What was touched since the last choice belongs to whoever it chose."""
+        self.trace.steps.append(Step(self._step[0], frozenset(self.touched), self._step[1]))
+        self.touched.clear()
 
-    def resume(self, rank: Rank) -> None:
-        """The baton goes to a rank and comes back."""
+    def _give(self, rank: Rank) -> None:
         self._streams.hand_to(rank.number)
         self.trace.hand_offs += 1
+        self._running = rank
         rank.go()
-        if not self._main.acquire(timeout=self.limits.watchdog):
-            self._interrupt(rank)
-        if rank.state is State.FAILED:
+
+    def resume(self, rank: Rank) -> None:
+        """The baton goes to a rank; it comes back when ranks cannot hand it on among themselves."""
+        self._give(rank)
+        seen = -1
+        while not self._main.acquire(timeout=self.limits.watchdog):
+            if seen == self.trace.hand_offs:
+                self._interrupt(self._running)
+                break
+            seen = self.trace.hand_offs
+        if self._running.state is State.FAILED:
             self.ending = True
 
     def _interrupt(self, rank: Rank) -> None:
@@ -164,10 +199,12 @@ class Scheduler:
         self.engine.clear()
 
 
-def _runs(rank: Rank) -> Alternative:
-    if rank.handle is None:
-        return Alternative(rank.number, f"the start of rank {rank.number}")
-    return Alternative(rank.number, rank.handle.what, rank.site)
+def _alternative(thing: Rank | Event) -> Alternative:
+    if isinstance(thing, Event):
+        return Alternative(thing.actor, thing.label)
+    if thing.handle is None:
+        return Alternative(thing.number, f"the start of rank {thing.number}")
+    return Alternative(thing.number, thing.handle.what, thing.site)
 
 
 def _names(ranks: Sequence[int]) -> str:
