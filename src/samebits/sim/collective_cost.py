@@ -43,8 +43,13 @@ def _step_latency(fabric: Fabric, group: Group, protocol: Protocol) -> float:
     return min(inside, group.size - 1 - across) * protocol.alpha + across * fabric.step_alpha(group.nodes)
 
 
+def half(fabric: Fabric, group: Group, nbytes: float) -> float:
+    """A reduce-scatter or an all-gather of `nbytes` in all, by the best protocol: round a ring, or, where steps between
+    many nodes would take longer than the bytes, by trees between them."""
+    return min(ring_half(fabric, group, nbytes), tree_half(fabric, group, nbytes))
+
+
 def ring_half(fabric: Fabric, group: Group, nbytes: float) -> float:
-    """A reduce-scatter or an all-gather of `nbytes` in all, by the best protocol."""
     if group.size == 1:
         return 0.0
     share = (group.size - 1) / group.size
@@ -52,6 +57,15 @@ def ring_half(fabric: Fabric, group: Group, nbytes: float) -> float:
         _step_latency(fabric, group, protocol) + share * nbytes / _rate(fabric, group, protocol)
         for protocol in fabric.protocols
     )
+
+
+def tree_half(fabric: Fabric, group: Group, nbytes: float) -> float:
+    """log2 of the nodes in steps, as NCCL's parallel aggregated trees have them."""
+    if group.size == 1:
+        return 0.0
+    share, near = (group.size - 1) / group.size, fabric.protocols[-1]
+    across = math.log2(group.nodes) * fabric.step_alpha(group.nodes) if group.nodes > 1 else 0.0
+    return fabric.start + across + (group.per_node - 1) * near.alpha + share * nbytes / _rate(fabric, group, near)
 
 
 def ring_all_reduce(fabric: Fabric, group: Group, nbytes: float) -> float:

@@ -33,6 +33,8 @@ class Prediction:
     """Bytes of a GPU."""
     waiting: float
     """The part of the step in which a GPU's kernels wait for messages."""
+    beside_native: float
+    """Its time over that of the same layout without promises."""
     sent: dict[str, float]
     """Bytes of the first rank's collectives, by what they are for."""
     events: tuple[Event, ...] = field(repr=False)
@@ -41,7 +43,7 @@ class Prediction:
         return {
             "gpus": self.gpus, "promises": list(self.promises), "layout": str(self.layout), "seconds": self.seconds,
             "tokens_per_second": self.tokens_per_s, "utilisation": self.utilisation, "memory_bytes": self.memory,
-            "waiting": self.waiting, "bytes": self.sent,
+            "waiting": self.waiting, "against_same_layout": self.beside_native, "bytes": self.sent,
         }  # fmt: skip
 
 
@@ -69,11 +71,13 @@ def predict(training: Training, layout: Layout, cluster: Cluster, promises: Sequ
     step = Step(training, layout, cluster, chosen)
     clock = step.run()
     seconds = clock.finish
+    native = predict(training, layout, cluster, ()).seconds if chosen else seconds
     return Prediction(
         gpus=layout.size, promises=tuple(promises), layout=layout, seconds=seconds,
         tokens_per_s=training.tokens / seconds, memory=memory(training, layout, chosen),
         utilisation=training.flops / seconds / layout.size / cluster.device.flops[training.dtype],
-        waiting=clock.waited / seconds, sent=dict(step.sent), events=tuple(clock.events),
+        waiting=clock.waited / seconds, beside_native=seconds / native, sent=dict(step.sent),
+        events=tuple(clock.events),
     )  # fmt: skip
 
 

@@ -37,6 +37,8 @@ class Step:
     sharding: str = "optimizer"
     recompute: bool = False
     gradient_bytes: int = FLOAT32
+    copies: int = 1
+    """How many copies have clocks of their own; where all are alike, one stands for all."""
     clock: Clock = field(init=False)
     micro: Pass = field(init=False)
     """One micro-batch on one rank."""
@@ -44,7 +46,7 @@ class Step:
     """Bytes that the first rank's collectives carry, by what they are for."""
 
     def __post_init__(self) -> None:
-        self.clock = Clock.of(1, self.layout.tensor)
+        self.clock = Clock.of(self.copies, self.layout.tensor)
         (_, each), t = self.training.passes(self.layout), self.training
         self.micro = Pass(
             decoder=t.decoder, rows=each * t.length, length=t.length, share=self.layout.tensor, dtype=t.dtype
@@ -203,7 +205,7 @@ class Step:
         """What ranks of a copy tell each other besides sums."""
         fabric, group = self.cluster.fabric, self.layout.tensor_group(self.cluster.fabric.per_node)
         if group.size > 1:
-            call: Callable[..., float] = cost.exchange if "tensor" in self.promises else cost.ring_half
+            call: Callable[..., float] = cost.exchange if "tensor" in self.promises else cost.half
             self.clock.together(what, PLACES, call(fabric, group, nbytes))
             self.sent[what] += nbytes
 
@@ -212,12 +214,12 @@ class Step:
     def _weights_come(self, what: str) -> FloatArray:
         group, nbytes = self.layout.data_group(self.cluster.fabric.per_node), self.micro.element * self.layer_share
         self.sent["weights"] += nbytes
-        return self.clock.behind(what, COPIES, cost.ring_half(self.cluster.fabric, group, nbytes))
+        return self.clock.behind(what, COPIES, cost.half(self.cluster.fabric, group, nbytes))
 
     def _gradients_leave(self) -> None:
         group, nbytes = self.layout.data_group(self.cluster.fabric.per_node), self.gradient_bytes * self.layer_share
         self.sent["gradients"] += nbytes
-        self.clock.behind("reduce-scatter", COPIES, cost.ring_half(self.cluster.fabric, group, nbytes))
+        self.clock.behind("reduce-scatter", COPIES, cost.half(self.cluster.fabric, group, nbytes))
 
     def _ordered_gradients(self) -> None:
         """Lanes are added by a tree within a copy, and each owner adds what all copies send it, in the tree's order."""

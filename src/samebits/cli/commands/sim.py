@@ -1,4 +1,4 @@
-"""`samebits sim run | explore`: a distributed program on the virtual cluster, once, or under many seeded schedules."""
+"""`samebits sim run | explore | predict | validate`: programs on the virtual cluster, and what they would cost."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.text import Text
 
+from samebits.cli.commands.sim_predict import predict
+from samebits.cli.commands.sim_validate import validate
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
 from samebits.records.report import EXIT_CODES, Verdict
 
@@ -21,6 +23,8 @@ app = typer.Typer(
     help="The virtual cluster: run a distributed program in one process, and try schedules that could move its bits.",
     rich_markup_mode="rich", no_args_is_help=True,
 )  # fmt: skip
+app.command()(predict)
+app.command()(validate)
 SCHEMA: Final = "samebits.sim/1"
 MOST_SEEDS: Final = 1_000_000
 
