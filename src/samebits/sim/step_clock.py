@@ -79,6 +79,9 @@ class Clock:
             ready = np.maximum(arrives, start[:, place, None])
             done = served(ready, np.full((copies, tiles), tile))
             finished.append(done)
+            if self.recording:
+                first, last = float(done[0, 0]) - tile, float(done[0, -1])
+                self.events.append(Event(place, COMPUTE, name.removeprefix("chain "), first, last))
             arrives = served(done, np.full((copies, tiles), there[1])) + there[0]
         ends = [finished[-1][:, -1]]
         returning = finished[-1]

@@ -41,11 +41,11 @@ def picture_of(predictions: Sequence[Prediction], training: Training) -> str:
     body: list[str] = []
     y: float = TOP
     for each in predictions:
-        panel, height = _panel(each, y, scale, predictions[0].seconds)
+        panel, height = _panel(each, y, scale, predictions[0].seconds, _round_step(longest / 8))
         body += panel
         y += height
     used = {category(event.name) for each in predictions for event in each.events}
-    frame = [_axis(longest, scale, TOP, y), *_title(training, predictions), *_legend(used)]
+    frame = [*_labels(longest, scale, y), *_title(training, predictions), *_legend(used)]
     height = y + 46
     return "\n".join([
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' width='{WIDTH}' height='{height}'"
@@ -79,22 +79,26 @@ def _legend(used: set[str]) -> list[str]:
     return found
 
 
-def _panel(each: Prediction, y: float, scale: float, native: float) -> tuple[list[str], float]:
+def _panel(each: Prediction, y: float, scale: float, native: float, tick: float) -> tuple[list[str], float]:
     """One variant from `y` on, and how high it is."""
     kept = " and ".join(each.promises)
     name = f"Promises kept: {kept}" if kept else "No promise kept: NCCL's own orders, modelled"
-    ratio = f"   {each.seconds / native:.2f} x" if kept else ""
-    said = (f"{_time(each.seconds)} a step{ratio}   {each.tokens_per_s:,.0f} tokens/s   MFU {each.utilisation:.0%}"
-            f"   kernels wait {each.waiting:.0%} of it   {each.memory / 1e9:,.0f} GB a GPU")  # fmt: skip
-    found = [_text(24, y + 22, name, 15, weight="600"), _text(24, y + 42, f"{each.layout}   {said}", 13, PALE)]
-    places = sorted({0, each.layout.tensor - 1})
-    at = y + HEAD
+    ratio = f" ({each.seconds / native:.2f} times as long)" if kept else ""
+    said = [_copies(each), f"{_time(each.seconds)} a step{ratio}", f"{each.tokens_per_s / 1e6:,.1f} M tokens/s",
+            f"MFU {each.utilisation:.0%}", f"kernels wait {each.waiting:.0%} of the time",
+            f"{each.memory / 1e9:,.0f} GB a GPU"]  # fmt: skip
+    found = [_text(24, y + 22, name, 15, weight="600"), _text(24, y + 42, "  ·  ".join(said), 13, PALE)]
+    places, at = _shown(each), y + HEAD
+    height = len(places) * (len(STREAMS) * (ROW + GAP) + BETWEEN - GAP) - BETWEEN
+    found += _grid(each.seconds, scale, tick, at, height)
     for place in places:
         if len(places) > 1:
             found.append(_text(24, at + ROW - 5, f"rank {place}", 12, INK, weight="600"))
         for stream, label in STREAMS.items():
             events = [event for event in each.events if event.place == place and event.stream == stream]
-            found.append(f"<rect x='{LEFT}' y='{at}' width='{WIDTH - LEFT - RIGHT}' height='{ROW}' fill='#F6F8FA'/>")
+            found.append(
+                f"<rect x='{LEFT}' y='{at}' width='{each.seconds * scale:.1f}' height='{ROW}' fill='#F3F5F8'/>"
+            )
             found.append(_text(LEFT - 10, at + ROW - 6, label, 12, PALE, anchor="end"))
             found += [_bar(start, stop, kind, at, scale, tip) for start, stop, kind, tip in _merged(events, scale)]
             at += ROW + GAP
@@ -129,15 +133,32 @@ def _bar(start: float, stop: float, kind: str, y: float, scale: float, tip: str)
             f"<title>{escape(tip)}: {_time(stop - start)}</title></rect>")  # fmt: skip
 
 
-def _axis(longest: float, scale: float, top: float, bottom: float) -> str:
-    """Lines at round times, below the panels their labels."""
-    step = _round_step(longest / 8)
-    found = []
-    for number in range(math.floor(longest / step) + 1):
-        x = LEFT + number * step * scale
-        found.append(f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{top + HEAD - 10}' y2='{bottom:.1f}' stroke='{LINE}'/>")
-        found.append(_text(x, bottom + 18, _time(number * step) if number else "0", 12, PALE, anchor="middle"))
-    return "\n".join(found)
+def _copies(each: Prediction) -> str:
+    copies, ranks = each.layout.data, each.layout.tensor
+    return f"{copies:,} copies of {ranks} GPU{'s' if ranks > 1 else ''} each"
+
+
+def _shown(each: Prediction) -> list[int]:
+    """The first rank of a copy, and the last where it does something else."""
+    last = each.layout.tensor - 1
+    done = [[(event.stream, event.name, event.start) for event in each.events if event.place == place]
+            for place in (0, last)]  # fmt: skip
+    return [0] if done[0] == done[1] else [0, last]
+
+
+def _grid(seconds: float, scale: float, tick: float, y: float, height: float) -> list[str]:
+    """Lines at round times, within a panel."""
+    ticks = [LEFT + number * tick * scale for number in range(math.floor(seconds / tick) + 1)]
+    return [
+        f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{y - 4:.1f}' y2='{y + height + 4:.1f}' stroke='{LINE}'/>" for x in ticks
+    ]
+
+
+def _labels(longest: float, scale: float, bottom: float) -> list[str]:
+    """Round times, below all panels."""
+    tick = _round_step(longest / 8)
+    return [_text(LEFT + number * tick * scale, bottom + 18, _time(number * tick) if number else "0", 12, PALE,
+                  anchor="middle") for number in range(math.floor(longest / tick) + 1)]  # fmt: skip
 
 
 def _round_step(about: float) -> float:
