@@ -1,4 +1,4 @@
-"""Tensor parallel layers on launched kernels, on ranks of the virtual cluster, element by element against one device."""
+"""Tensor parallel layers on launched kernels, on ranks of the virtual cluster: every element against one device."""
 
 from __future__ import annotations
 

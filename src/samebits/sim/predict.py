@@ -6,7 +6,7 @@ word: `validate` says how far such words were off where others have measured."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from samebits.sim.gpus import Cluster
@@ -14,6 +14,10 @@ from samebits.sim.layouts import Layout, Training, layouts_of, memory, refusals
 from samebits.sim.step import Step
 from samebits.sim.step_clock import Event
 
+EFFICIENCIES: Final = ("gemm_efficiency", "attention_efficiency", "memory_efficiency")
+# Of the preset's efficiencies; slower kernels are a mistake.
+SLOWEST: Final = 0.01
+BISECTIONS: Final = 24
 # Nothing, each promise alone, both: what keeping the bits of one device adds.
 SETS: Final[tuple[tuple[str, ...], ...]] = ((), ("data",), ("tensor",), ("data", "tensor"))
 
@@ -63,6 +67,31 @@ class Refused:
     def as_dict(self) -> dict[str, Any]:
         told = [{"layout": str(layout), "reason": reason} for layout, reason in self.reasons]
         return {"gpus": self.gpus, "promises": list(self.promises), "refused": told}
+
+
+def as_fast_as(cluster: Cluster, training: Training, tokens_per_s: float) -> Cluster:
+    """The same GPUs with kernels as fast as one of them was measured to be, on this training; memory is not asked for."""
+    if not tokens_per_s > 0:
+        raise ValueError(f"measured is {tokens_per_s} tokens a second; allowed: above 0")
+    alone = Training(decoder=training.decoder, sequences=training.micro_batch, length=training.length,
+                     micro_batch=training.micro_batch, dtype=training.dtype)  # fmt: skip
+    low, high = SLOWEST, 1 / max(cluster.device.gemm_efficiency, cluster.device.memory_efficiency)
+
+    def scaled(factor: float) -> Cluster:
+        device = cluster.device
+        changed = {name: getattr(device, name) * factor for name in EFFICIENCIES}
+        return replace(cluster, device=replace(device, **changed))
+
+    def rate(factor: float) -> float:
+        return alone.tokens / Step(alone, Layout(1, 1), scaled(factor), frozenset()).run().finish
+
+    if not rate(low) <= tokens_per_s <= rate(high):
+        raise ValueError(f"measured is {tokens_per_s:,.0f} tokens a second; allowed on a {cluster.device.name}:"
+                         f" {rate(low):,.0f} to {rate(high):,.0f}, at its peak")  # fmt: skip
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rate(middle) < tokens_per_s else (low, middle)
+    return scaled(low)
 
 
 def predict(training: Training, layout: Layout, cluster: Cluster, promises: Sequence[str]) -> Prediction:

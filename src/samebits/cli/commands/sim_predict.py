@@ -30,6 +30,10 @@ Layouts = Annotated[
 Batch = Annotated[
     int | None, typer.Option("--batch", min=1, help="Sequences an update, where not those of the recipe.")
 ]
+Measured = Annotated[
+    float | None,
+    typer.Option("--measured", help="Tokens a second of one GPU on this recipe: kernels are taken to be that fast."),
+]
 TraceFile = Annotated[Path | None, typer.Option("--trace", help="Write the timelines for Perfetto, as JSON.")]
 PictureFile = Annotated[Path | None, typer.Option("--picture", help="Write the timelines as an SVG picture.")]
 
@@ -40,8 +44,13 @@ def predict(
     preset: Preset = "h100-node",
     layout: Layouts = None,
     batch: Batch = None,
+    measured: Measured = None,
     settings: Settings = None,
-    trace: TraceFile = None,
+    trace: Measured = Annotated[
+    float | None,
+    typer.Option("--measured", help="Tokens a second of one GPU on this recipe: kernels are taken to be that fast."),
+]
+TraceFile = None,
     picture: PictureFile = None,
     as_json: Json = False,
 ) -> None:
@@ -51,13 +60,15 @@ def predict(
     from samebits.cli.sim_workload import training_of
     from samebits.sim.gpus import preset as preset_of
     from samebits.sim.layouts import Layout
-    from samebits.sim.predict import Refused, predict_all
+    from samebits.sim.predict import Refused, as_fast_as, predict_all
 
     begun = time.perf_counter()
     cluster = preset_of(preset)
     layouts = [Layout.parse(text) for text in layout or []]
     with progress(f"reading {config}") as tell:
         training = training_of(config, settings or [], batch)
+        if measured is not None:
+            cluster = as_fast_as(cluster, training, measured)
         tell("predicting")
         found = predict_all(training, list(dict.fromkeys(gpus)), cluster, layouts)
     _write(found, training, trace, picture)
