@@ -70,7 +70,7 @@ class Refused:
 
 
 def as_fast_as(cluster: Cluster, training: Training, tokens_per_s: float) -> Cluster:
-    """The same GPUs with kernels as fast as one of them was measured to be, on this training; memory is not asked for."""
+    """The same GPUs with kernels as fast as one of them was measured to be on this training, if it had the memory."""
     if not tokens_per_s > 0:
         raise ValueError(f"measured is {tokens_per_s} tokens a second; allowed: above 0")
     alone = Training(decoder=training.decoder, sequences=training.micro_batch, length=training.length,

@@ -46,11 +46,7 @@ def predict(
     batch: Batch = None,
     measured: Measured = None,
     settings: Settings = None,
-    trace: Measured = Annotated[
-    float | None,
-    typer.Option("--measured", help="Tokens a second of one GPU on this recipe: kernels are taken to be that fast."),
-]
-TraceFile = None,
+    trace: TraceFile = None,
     picture: PictureFile = None,
     as_json: Json = False,
 ) -> None:
