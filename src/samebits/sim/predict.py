@@ -73,8 +73,6 @@ def as_fast_as(cluster: Cluster, training: Training, tokens_per_s: float) -> Clu
     """The same GPUs with kernels as fast as one of them was measured to be on this training, if it had the memory."""
     if not tokens_per_s > 0:
         raise ValueError(f"measured is {tokens_per_s} tokens a second; allowed: above 0")
-    alone = Training(decoder=training.decoder, sequences=training.micro_batch, length=training.length,
-                     micro_batch=training.micro_batch, dtype=training.dtype)  # fmt: skip
     low, high = SLOWEST, 1 / max(cluster.device.gemm_efficiency, cluster.device.memory_efficiency)
 
     def scaled(factor: float) -> Cluster:
@@ -83,7 +81,7 @@ def as_fast_as(cluster: Cluster, training: Training, tokens_per_s: float) -> Clu
         return replace(cluster, device=replace(device, **changed))
 
     def rate(factor: float) -> float:
-        return alone.tokens / Step(alone, Layout(1, 1), scaled(factor), frozenset()).run().finish
+        return training.tokens / Step(training, Layout(1, 1), scaled(factor), frozenset()).run().finish
 
     if not rate(low) <= tokens_per_s <= rate(high):
         raise ValueError(f"measured is {tokens_per_s:,.0f} tokens a second; allowed on a {cluster.device.name}:"
