@@ -140,6 +140,9 @@ COVERED: dict[str, Run | Elsewhere] = {
         Elsewhere("tests/train/test_running.py::test_a_run_goes_on_with_another_cut_and_to_the_same_end"),
     "samebits train recipes/tiny.yaml --out runs/other --set training.micro_batch=16 --set training.accumulation=1":
         Elsewhere("tests/train/test_trainer.py::test_any_cut_gives_one_checkpoint"),
+    "samebits sim predict recipes/8b.yaml --gpus 64 --gpus 1024 --gpus 16384":
+        Elsewhere("tests/sim/test_time_page.py::test_the_page_shows_what_predict_prints"),
+    "samebits sim validate": Elsewhere("tests/sim/test_time_page.py::test_the_page_shows_what_validate_prints"),
 }  # fmt: skip
 
 ALL = {" ".join(shown.words.split()): shown for shown in all_shown()}
