@@ -125,7 +125,9 @@ class Network:
         if len(meeting.arrivals) == len(members.ranks):
             del self._meetings[members, sequence]
             times = [each.clock for each in in_rank_order(meeting.arrivals)]
-            self._engine.at(max(times), lambda: self._happen(meeting), f"completion of {what}", rank.number)
+            self._engine.at(
+                max(times), lambda: self._happen(meeting), f"completion of {what}", rank.number, members.label
+            )
         return handle
 
     def _happen(self, meeting: Meeting) -> None:
@@ -231,7 +233,7 @@ class Network:
             receive.handle.complete(times[1])
 
         when = max(send.clock, receive.clock)
-        self._engine.at(when, happen, f"message {number} of {channel}", to)
+        self._engine.at(when, happen, f"message {number} of {channel}", to, channel)
 
 
 def _last(arrivals: Sequence[Arrival]) -> int:

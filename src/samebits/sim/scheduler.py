@@ -104,7 +104,7 @@ class Scheduler:
             elif isinstance(chosen, Rank):
                 self.resume(chosen)
             else:
-                self.engine.step(self.engine.pending.index(chosen))
+                self.engine.step(chosen)
             if self.ending:
                 self._end_all()
         return True
@@ -117,7 +117,7 @@ class Scheduler:
         for rank in self.ranks:
             if rank.ready():
                 (polling if rank.polls else working).append(rank)
-        events = self.engine.pending
+        events = self.engine.next
         things: list[Rank | Event] = [*working, *events, *polling]
         if not things:
             return None
