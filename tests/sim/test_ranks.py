@@ -119,6 +119,7 @@ def test_R10_a_collective_that_takes_longer_than_its_group_allows_raises_in_simu
 
     def program(rank: int) -> None:
         dist.init_process_group("sim", timeout=timedelta(seconds=1800))
+        dist.barrier()
         dist.all_reduce(torch.ones(1))
 
     late = Settings(faults=(Fault("late", 1, 1, 3600.0),))

@@ -15,13 +15,15 @@ from samebits.sim.errors import DeadlockError
 class Handle:
     """Something that will be complete. `what` names it in reports; `blockers` are the ranks it still waits for."""
 
-    __slots__ = ("_other", "_ready", "blockers", "done", "error", "finish", "what")
+    __slots__ = ("_other", "_ready", "blame", "blockers", "done", "error", "finish", "what")
 
     def __init__(self, what: str, *, ready: Callable[[], bool] | None = None,
                  blockers: Callable[[], Sequence[int]] = tuple) -> None:  # fmt: skip
         self.what, self.blockers = what, blockers
         self.done = False
         self.error: BaseException | None = None
+        self.blame: BaseException | None = None
+        """Why it can never be complete, where that is known; told where nothing else is left to happen."""
         self.finish = 0.0
         """When it was complete, in simulated seconds."""
         self._ready = ready

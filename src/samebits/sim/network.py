@@ -119,11 +119,14 @@ class Network:
                 f" {first.site}, rank {rank.number} calls {call} at {arrival.site}{self._cluster.faults.told}"
             )
         if meeting.error is not None:
-            self._fail(meeting.arrivals, meeting.error)
-            return handle
+            for each in meeting.arrivals:
+                each.handle.blame = meeting.error
         self.writers.note(call.outputs, handle)
         if len(meeting.arrivals) == len(members.ranks):
             del self._meetings[members, sequence]
+            if meeting.error is not None:
+                self._fail(meeting.arrivals, meeting.error)
+                return handle
             times = [each.clock for each in in_rank_order(meeting.arrivals)]
             self._engine.at(
                 max(times), lambda: self._happen(meeting), f"completion of {what}", rank.number, members.label

@@ -182,7 +182,8 @@ class Scheduler:
         ended = f"; ended before: {_names(gone)}" if gone else ""
         for rank in self.alive:
             assert rank.handle is not None
-            rank.handle.fail(DeadlockError(f"every rank waits: {graph}{ended}{self.faults.told}"))
+            known = rank.handle.blame
+            rank.handle.fail(known or DeadlockError(f"every rank waits: {graph}{ended}{self.faults.told}"))
 
     def _end_all(self) -> None:
         """First whoever could have run on in this round, to its next wait; then the rest, where they wait."""
