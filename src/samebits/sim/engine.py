@@ -15,7 +15,7 @@ from samebits.sim.errors import DeadlockError
 class Handle:
     """Something that will be complete. `what` names it in reports; `blockers` are the ranks it still waits for."""
 
-    __slots__ = ("_other", "_ready", "blame", "blockers", "done", "error", "finish", "what")
+    __slots__ = ("_other", "_ready", "blame", "blockers", "done", "error", "finish", "source", "what")
 
     def __init__(self, what: str, *, ready: Callable[[], bool] | None = None,
                  blockers: Callable[[], Sequence[int]] = tuple) -> None:  # fmt: skip
@@ -26,6 +26,8 @@ class Handle:
         """Why it can never be complete, where that is known; told where nothing else is left to happen."""
         self.finish = 0.0
         """When it was complete, in simulated seconds."""
+        self.source = -1
+        """Who sent what it received; -1 where it is no message."""
         self._ready = ready
         self._other: Handle | None = None
 

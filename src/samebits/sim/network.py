@@ -232,6 +232,7 @@ class Network:
                           _last([send, receive]))  # fmt: skip
             self.journal.entries[channel, number, to] = entry
             self.writers.written(receive.call.outputs, receive.handle)
+            receive.handle.source = members.ranks.index(source)
             send.handle.complete(times[0])
             receive.handle.complete(times[1])
 

@@ -110,8 +110,8 @@ class Rank:
         self.waits += 1
         self.polls = 0
         if not (handle.ready() and handle.error is not None):
-            self._end_if_asked()
             self.scheduler.faults.at_wait(self)
+            self._end_if_asked()
         if not handle.ready():
             self._park(handle)
         if handle.error is not None:
