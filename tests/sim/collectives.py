@@ -85,7 +85,8 @@ def movements(rank: int, ranks: int) -> dict[str, str]:
     dist.all_gather_object(objects, {"rank": rank})
     dist.barrier()
     rooted = bits([reduced]) if rank == ranks - 1 else ""
-    return {"broadcast": bits([out]), "reduce": rooted, "gather into": bits([into]), "gather list": bits(lists), "scatter tensor": bits([piece]), "scatter list": bits([listed]),
+    return {"broadcast": bits([out]), "reduce": rooted, "gather into": bits([into]),
+            "gather list": bits(lists), "scatter tensor": bits([piece]), "scatter list": bits([listed]),
             "all to all": bits([swapped]), "gather": bits(gathered or []), "scatter": bits([scattered]),
             "objects": str(objects), "messages": messages(rank, ranks)}  # fmt: skip
 

@@ -136,9 +136,6 @@ class Pending:
             try:
                 work.wait(timedelta(seconds=left))
             except RuntimeError as error:
-                if self.world.transport == SIMULATED:
-                    # The virtual cluster sees all ranks, and has said who waits for whom.
-                    raise
                 self.world.abandoned.append(self)
                 alone = len(self.works) == len(self.waiting.peers)
                 raise explained(self.world, self.waiting.about(number) if alone else self.waiting, error) from error

@@ -125,13 +125,14 @@ class Priority:
 
     pauses = True
     changes: Final = 3
-    horizon: Final = 400
 
     def __init__(self, seed: int, ranks: int) -> None:
         self._random = random.Random(f"priority {seed}")
         self._order = [-1, *range(ranks)]
         self._random.shuffle(self._order)
-        self._at = set(self._random.sample(range(self.horizon), self.changes))
+        # How many choices there will be is not known: short programs want early changes, long ones late ones too.
+        horizon = 1 << self._random.randint(3, 11)
+        self._at = {self._random.randrange(horizon) for _ in range(self.changes)}
         self._made = 0
 
     def choose(self, alternatives: Sequence[Alternative]) -> int:

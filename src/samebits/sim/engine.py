@@ -15,15 +15,19 @@ from samebits.sim.errors import DeadlockError
 class Handle:
     """Something that will be complete. `what` names it in reports; `blockers` are the ranks it still waits for."""
 
-    __slots__ = ("_other", "_ready", "blockers", "done", "error", "finish", "what")
+    __slots__ = ("_other", "_ready", "blame", "blockers", "done", "error", "finish", "source", "what")
 
     def __init__(self, what: str, *, ready: Callable[[], bool] | None = None,
                  blockers: Callable[[], Sequence[int]] = tuple) -> None:  # fmt: skip
         self.what, self.blockers = what, blockers
         self.done = False
         self.error: BaseException | None = None
+        self.blame: BaseException | None = None
+        """Why it can never be complete, where that is known; told where nothing else is left to happen."""
         self.finish = 0.0
         """When it was complete, in simulated seconds."""
+        self.source = -1
+        """Who sent what it received; -1 where it is no message."""
         self._ready = ready
         self._other: Handle | None = None
 
@@ -57,6 +61,8 @@ class Event:
     actor: int = field(compare=False)
     """The rank whose doing it is; -1: nobody's."""
     action: Callable[[], None] = field(compare=False, repr=False)
+    channel: str = field(default="", compare=False)
+    """Events of one channel happen in the order in which they were made, whatever is chosen; empty: of none."""
 
 
 class Engine:
@@ -69,9 +75,10 @@ class Engine:
         self._advancing = False
         self._thread = threading.get_ident()
 
-    def at(self, time: float, action: Callable[[], None], label: str = "", actor: int = -1) -> Event:
-        """Something that shall happen at a time; not before now."""
-        event = Event(max(time, self.now if self._advancing else time), self._count, label, actor, action)
+    def at(self, time: float, action: Callable[[], None], label: str = "", actor: int = -1,
+           channel: str = "") -> Event:  # fmt: skip
+        """Something that shall happen at a time; if an event makes it, not before that one."""
+        event = Event(max(time, self.now if self._advancing else time), self._count, label, actor, action, channel)
         self._count += 1
         self._events.append(event)
         self._events.sort()
@@ -82,13 +89,23 @@ class Engine:
         """What is still to happen, soonest first."""
         return tuple(self._events)
 
-    def step(self, place: int = 0) -> Event:
-        """One event happens: the soonest, or another of the pending ones (they are of different ranks)."""
+    @property
+    def next(self) -> list[Event]:
+        """What could happen next: of each channel its first."""
+        firsts: dict[str, int] = {}
+        for event in self._events:
+            if event.channel:
+                firsts[event.channel] = min(event.number, firsts.get(event.channel, event.number))
+        return [event for event in self._events if not event.channel or event.number == firsts[event.channel]]
+
+    def step(self, chosen: Event | None = None) -> Event:
+        """One event happens: the soonest, or another of `next`."""
         if threading.get_ident() != self._thread:
             raise RuntimeError("only the main context advances simulated time; a rank waits for a handle instead")
         if self._advancing:
             raise RuntimeError("simulated time is being advanced already: an event may not advance it")
-        event = self._events.pop(place)
+        event = chosen if chosen is not None else self._events[0]
+        self._events.remove(event)
         self._advancing = True
         try:
             self.now = max(self.now, event.time)

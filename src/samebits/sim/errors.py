@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 
-class SimError(RuntimeError):
-    """Something that the virtual cluster found wrong in a program, or in the way it was asked to run one."""
+class SimError(Exception):
+    """Something that the virtual cluster found wrong in a program, or in the way it was asked to run one.
+
+    No RuntimeError: torch takes those of a store for a wait that was too short, and waits again."""
 
 
 class DeadlockError(SimError):

@@ -69,6 +69,10 @@ class SimWork(_Work):  # type: ignore[misc]
     def exception(self) -> BaseException | None:
         return next((handle.error for handle in self._handles if handle.error is not None), None)
 
+    def _source_rank(self) -> int:
+        """Who sent it, as a place in the group."""
+        return self._handles[-1].source
+
     def synchronize(self) -> None:
         self.wait()
 

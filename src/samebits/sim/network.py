@@ -119,13 +119,18 @@ class Network:
                 f" {first.site}, rank {rank.number} calls {call} at {arrival.site}{self._cluster.faults.told}"
             )
         if meeting.error is not None:
-            self._fail(meeting.arrivals, meeting.error)
-            return handle
+            for each in meeting.arrivals:
+                each.handle.blame = meeting.error
         self.writers.note(call.outputs, handle)
         if len(meeting.arrivals) == len(members.ranks):
             del self._meetings[members, sequence]
+            if meeting.error is not None:
+                self._fail(meeting.arrivals, meeting.error)
+                return handle
             times = [each.clock for each in in_rank_order(meeting.arrivals)]
-            self._engine.at(max(times), lambda: self._happen(meeting), f"completion of {what}", rank.number)
+            self._engine.at(
+                max(times), lambda: self._happen(meeting), f"completion of {what}", rank.number, members.label
+            )
         return handle
 
     def _happen(self, meeting: Meeting) -> None:
@@ -227,11 +232,12 @@ class Network:
                           _last([send, receive]))  # fmt: skip
             self.journal.entries[channel, number, to] = entry
             self.writers.written(receive.call.outputs, receive.handle)
+            receive.handle.source = members.ranks.index(source)
             send.handle.complete(times[0])
             receive.handle.complete(times[1])
 
         when = max(send.clock, receive.clock)
-        self._engine.at(when, happen, f"message {number} of {channel}", to)
+        self._engine.at(when, happen, f"message {number} of {channel}", to, channel)
 
 
 def _last(arrivals: Sequence[Arrival]) -> int:

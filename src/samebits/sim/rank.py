@@ -108,8 +108,10 @@ class Rank:
     def wait(self, handle: Handle) -> None:
         """Gives the baton away until the handle is complete; not at all where it is."""
         self.waits += 1
-        self._end_if_asked()
-        self.scheduler.faults.at_wait(self)
+        self.polls = 0
+        if not (handle.ready() and handle.error is not None):
+            self.scheduler.faults.at_wait(self)
+            self._end_if_asked()
         if not handle.ready():
             self._park(handle)
         if handle.error is not None:
@@ -119,9 +121,16 @@ class Rank:
         """Gives the baton away and may have it back at once: a place where another rank could be faster.
 
         A rank that polls comes last, so that what it polls for can happen."""
-        self._end_if_asked()
+        if polls:
+            self._end_if_asked()
+        elif self.scheduler.ending:
+            # No wait: a rank that may run on in the round of a failure comes to its next one.
+            return
         self.polls = self.polls + 1 if polls else 0
-        self._park(Handle(what, ready=lambda: True))
+        handle = Handle(what, ready=lambda: True)
+        self._park(handle)
+        if handle.error is not None:
+            raise handle.error
 
     def _park(self, handle: Handle) -> None:
         self.site = call_site(sys._getframe(2))

@@ -104,7 +104,7 @@ class Scheduler:
             elif isinstance(chosen, Rank):
                 self.resume(chosen)
             else:
-                self.engine.step(self.engine.pending.index(chosen))
+                self.engine.step(chosen)
             if self.ending:
                 self._end_all()
         return True
@@ -117,7 +117,7 @@ class Scheduler:
         for rank in self.ranks:
             if rank.ready():
                 (polling if rank.polls else working).append(rank)
-        events = self.engine.pending
+        events = self.engine.next
         things: list[Rank | Event] = [*working, *events, *polling]
         if not things:
             return None
@@ -182,7 +182,8 @@ class Scheduler:
         ended = f"; ended before: {_names(gone)}" if gone else ""
         for rank in self.alive:
             assert rank.handle is not None
-            rank.handle.fail(DeadlockError(f"every rank waits: {graph}{ended}{self.faults.told}"))
+            known = rank.handle.blame
+            rank.handle.fail(known or DeadlockError(f"every rank waits: {graph}{ended}{self.faults.told}"))
 
     def _end_all(self) -> None:
         """First whoever could have run on in this round, to its next wait; then the rest, where they wait."""
