@@ -30,7 +30,7 @@ def test_other_paths_are_left_as_they_are(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     for named in (Path("elsewhere/tiny.yaml"), Path("tiny.yaml"), tmp_path / "recipes" / "tiny.yaml"):
         assert recipe(named) == named
-    with pytest.raises(ValueError, match=r"^tinny is no file and no shipped recipe; shipped: 350m, 350m_short, tiny, "):
+    with pytest.raises(ValueError, match=r"^tinny is no file and no shipped recipe; shipped: 350m, 350m_short, 8b, tiny, "):
         recipe(Path("tinny"))
 
 

@@ -16,6 +16,7 @@ from samebits.sim.timing import (
     chain_all_reduce,
     finish_times,
     hierarchical_all_reduce,
+    paced,
     ring_all_reduce,
     ring_half,
     served,
@@ -123,6 +124,8 @@ def test_messages_on_one_link_wait_for_each_other(messages: list[tuple[float, fl
         finish = max(at, finish) + takes
         loop.append(finish)
     assert served(ready, service).tolist() == pytest.approx(loop, rel=1e-13, abs=1e-13)
+    same = np.full(len(messages), 0.25)
+    assert paced(ready, 0.25).tolist() == pytest.approx(served(ready, same).tolist(), rel=1e-13, abs=1e-13)
 
 
 def test_a_busy_port_is_noticed() -> None:

@@ -49,8 +49,7 @@ class Layout:
         return Group(self.tensor, min(self.tensor, per_node))
 
     def data_group(self, per_node: int) -> Group:
-        beside = max(1, per_node // self.tensor)
-        return Group(self.data, beside if self.data % beside == 0 else 1)
+        return Group(self.data, min(self.data, max(1, per_node // self.tensor)))
 
     def world(self, per_node: int) -> Group:
         return Group(self.size, min(self.size, per_node))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from samebits.sim.timing import FloatArray, served
+from samebits.sim.timing import FloatArray, paced
 
 # Kernels; messages that kernels wait for; collectives beside the kernels.
 COMPUTE, MESSAGES, NETWORK = "kernels", "messages", "beside"
@@ -71,22 +71,17 @@ class Clock:
 
         `tile`: seconds of one tile's product on a rank; `there` and `back`: latency of a message, and for how long it
         holds its link."""
-        copies, places = self.compute.shape
-        start = self.compute.copy()
-        arrives = np.repeat(start[:, :1, None], tiles, axis=2)[:, 0]
-        finished = []
+        places, start = self.compute.shape[1], self.compute.copy()
+        arrives = np.repeat(start[:, :1], tiles, axis=1)
         for place in range(places):
-            ready = np.maximum(arrives, start[:, place, None])
-            done = served(ready, np.full((copies, tiles), tile))
-            finished.append(done)
+            done = paced(np.maximum(arrives, start[:, place, None]), tile)
             if self.recording:
                 first, last = float(done[0, 0]) - tile, float(done[0, -1])
                 self.events.append(Event(place, COMPUTE, name.removeprefix("chain "), first, last))
-            arrives = served(done, np.full((copies, tiles), there[1])) + there[0]
-        ends = [finished[-1][:, -1]]
-        returning = finished[-1]
+            arrives = paced(done, there[1]) + there[0]
+        ends, returning = [done[:, -1]], done
         for _ in range(places - 1):
-            returning = served(returning, np.full((copies, tiles), back[1])) + back[0]
+            returning = paced(returning, back[1]) + back[0]
             ends.append(returning[:, -1])
         self.waited += float((ends[-1] - start[:, 0])[0]) - tiles * tile
         self.compute = np.stack(ends[::-1], axis=1)
