@@ -55,10 +55,18 @@ class _NoTime:
 class SkipsDuplicates(Queues):
     """A duplicate is taken for a new message."""
 
-    def _deliver(self, message, source, *, again=False):  # type: ignore[no-untyped-def]
+    def _deliver(self, message, source):  # type: ignore[no-untyped-def]
         pair = self.matched(message)
         if message.number < pair.seen:
             pair.ring[pair.seen % pair.slots] = type(message)(pair.seen, message.target, message.payload)
             pair.seen += 1
             return
         super()._deliver(message, source)
+
+
+class AnyOrderOfAnInstant(Queues):
+    """Messages of one link that arrive at one instant, in whatever order the engine draws."""
+
+    def _under_way(self, pair, message, arrival):  # type: ignore[no-untyped-def]
+        pair.last_arrival = arrival = max(arrival, pair.last_arrival)
+        self.engine.at(arrival, lambda: self._deliver(message, pair))

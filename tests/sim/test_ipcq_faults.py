@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.sim.planted_queues import SkipsDuplicates
+from tests.sim.planted_queues import AnyOrderOfAnInstant, SkipsDuplicates
 
 from samebits.sim.accelerator import QUEUES, accelerator, machine_of
 from samebits.sim.ipcq import Queues
@@ -136,6 +136,37 @@ def test_seeds_reorder_events_and_delay_messages_and_the_bits_stay() -> None:
     assert {tuple(bits) for _, bits in found} == {tuple(BITS)}
     assert len({time for time, _ in found}) == 50 and min(time for time, _ in found) >= TIME
     assert ran(seed=7, settings=replace(QUEUES, jitter=200e-9))[0] == found[7][0]
+
+
+def test_messages_of_a_link_keep_their_order_within_an_instant() -> None:
+    """What waits behind a late message arrives at the same instant; no seed may turn the two round."""
+
+    def stream(queues: type[Queues], seed: int) -> list[float]:
+        sender, receiver = EAST[0], PE(2, 0, 0)
+        machine = machine_of(FOUR, replace(QUEUES, jitter=2e-6), seed=seed, queues=queues)
+        machine.install({sender: {"sip_E": receiver}, receiver: {"sip_W": sender}})
+
+        def numbers(pe):  # type: ignore[no-untyped-def]
+            got = []
+            for number in range(8):
+                if pe.place == sender:
+                    yield pe.send("sip_E", np.full(2, number))
+                else:
+                    received = yield pe.receive("sip_W")
+                    got.append(float(received[0]))
+            return got
+
+        found: list[float] = machine.run_launch(numbers, [sender, receiver]).results[receiver]
+        return found
+
+    assert all(stream(Queues, seed) == list(map(float, range(8))) for seed in range(30))
+    caught = 0
+    for seed in range(30):
+        try:
+            caught += stream(AnyOrderOfAnInstant, seed) != list(map(float, range(8)))
+        except IpcqDeadlock:
+            caught += 1
+    assert caught >= 1
 
 
 def test_faults_drawn_from_a_seed_are_the_same_again() -> None:

@@ -105,13 +105,16 @@ class Queues:
         if kind == "reorder":
             pair.held_back = message
             return
-        self.engine.at(arrival, lambda: self._arrive(pair, message))
-        if fault and kind == "duplicate":
-            self.engine.at(arrival + fault.amount, lambda: self._deliver(message, pair, again=True))
+        pair.under_way.append((message, fault.amount if fault and kind == "duplicate" else None))
+        self.engine.at(arrival, lambda: self._arrive(pair))
 
-    def _arrive(self, pair: QueuePair, message: Message) -> None:
+    def _arrive(self, pair: QueuePair) -> None:
+        """What has been on the link longest: events of one instant may run in any order, a link's messages may not."""
+        message, again = pair.under_way.popleft()
         self._deliver(message, pair)
-        if pair.held_back is not None:
+        if again is not None:
+            self.engine.at(self.engine.now + again, lambda: self._deliver(message, pair))
+        if pair.held_back is not None and pair.held_back.number < message.number:
             late, pair.held_back = pair.held_back, None
             self._deliver(late, pair)
 
@@ -124,7 +127,7 @@ class Queues:
                 return pair
         raise IpcqError(f"a message to {message.target} is in nobody's ring")
 
-    def _deliver(self, message: Message, source: QueuePair, *, again: bool = False) -> None:
+    def _deliver(self, message: Message, source: QueuePair) -> None:
         pair = self.matched(message)
         if message.number > pair.seen:
             # Nobody can tell yet whether the one before is late or lost. This one is dropped, and told of.
@@ -136,7 +139,6 @@ class Queues:
         if message.number < pair.seen:
             pair.discarded += 1
             return
-        assert not again, "a duplicate follows its original"
         pair.seen += 1
         source.on_wire -= 1
         self._touched.add(source.channel)

@@ -4,6 +4,7 @@ Knows no time; `ipcq` moves messages between them."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -73,6 +74,8 @@ class QueuePair:
     returning: int = 0
     lost: int = 0
     last_arrival: float = 0.0
+    under_way: deque[tuple[Message, float | None]] = field(default_factory=deque)
+    """In the order of a link; with a message, after how many seconds it comes again, if it does."""
     held_back: Message | None = None
     # As a receiver.
     ring: dict[int, Message] = field(default_factory=dict)
