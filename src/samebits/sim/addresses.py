@@ -1,6 +1,6 @@
 """Physical addresses of the virtual accelerator: `sip 16 | cube 6 | pe 4 | local_offset 38` bits, and what is where.
 
-What a PE owns lies in named regions of its local offsets, disjoint and with holes between them. An address in a hole
+What a PE owns is in named regions of its local offsets, disjoint and with holes between them. An address in a hole
 belongs to nothing and is refused. Knows no tensor."""
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Timelines of a step as one self-contained SVG picture: a panel for each variant, one scale of time for all.
 
 In a panel the first and the last rank of a copy have three rows each: kernels, messages that kernels wait for, and
-collectives beside them. Above each panel stands what it comes to, and a bar that says where the time goes."""
+collectives beside them. Above each panel stands what it comes to. Micro-batches that are alike break its axis."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Final
 
@@ -17,7 +18,7 @@ from samebits.sim.timeline import OTHER, category
 
 WIDTH: Final = 1240
 LEFT, RIGHT, TOP = 168, 36, 112
-ROW, GAP, BETWEEN, HEAD = 20, 5, 16, 58
+ROW, GAP, BETWEEN, HEAD, BREAK = 20, 5, 16, 58, 160
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 COLOURS: Final = {
     "forward": "#56B4E9", "backward": "#0072B2", "head": "#009E73", "update": "#F0C419", "sums": "#D55E00",
@@ -34,23 +35,64 @@ INK, PALE, LINE = "#1F2933", "#6B7785", "#E4E8ED"
 HAIR: Final = 0.6
 
 
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Where a time is drawn. Micro-batches that are alike take a fixed width: the axis is broken there."""
+
+    scale: float
+    stop: float
+    alike: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, each: Prediction, scale: float) -> _Axis:
+        return cls(scale, each.seconds, _alike(each))
+
+    def at(self, time: float) -> float:
+        if self.alike is None or time <= self.alike[0]:
+            return LEFT + time * self.scale
+        begin, end = self.alike
+        if time < end:
+            return LEFT + begin * self.scale + BREAK * (time - begin) / (end - begin)
+        return LEFT + BREAK + (time - (end - begin)) * self.scale
+
+    def ticks(self, step: float) -> list[float]:
+        """Round times, none within the break."""
+        found = [number * step for number in range(math.floor(self.stop / step) + 1)]
+        if self.alike is None:
+            return found
+        begin, end = self.alike
+        return [time for time in found if time <= begin or self.at(time) > self.at(end) + 24]
+
+
+def _alike(each: Prediction) -> tuple[float, float] | None:
+    """From when to when micro-batches pass that are not drawn one by one."""
+    return next(((event.start, event.stop) for event in each.events if category(event.name) == OTHER), None)
+
+
 def picture_of(predictions: Sequence[Prediction], training: Training) -> str:
     """The whole picture."""
-    longest = max(each.seconds for each in predictions)
-    scale = (WIDTH - LEFT - RIGHT) / longest
+    longest = max(_drawn(each) for each in predictions)
+    broken = any(_alike(each) for each in predictions)
+    scale = (WIDTH - LEFT - RIGHT - (BREAK if broken else 0)) / longest
     body: list[str] = []
     y: float = TOP
     for each in predictions:
-        panel, height = _panel(each, y, scale, predictions[0].seconds, _round_step(longest / 8))
+        panel, height = _panel(each, y, _Axis.of(each, scale), predictions[0].seconds, _round_step(longest / 8))
         body += panel
         y += height
     used = {category(event.name) for each in predictions for event in each.events}
-    frame = [*_labels(longest, scale, y), *_title(training, predictions), *_legend(used)]
-    height = y + 46
+    frame = [*_title(training, predictions), *_legend(used)]
+    height = y + 12
     return "\n".join([
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' width='{WIDTH}' height='{height}'"
         f" {FONT}>", f"<rect width='{WIDTH}' height='{height}' fill='white'/>", *frame, *body, "</svg>",
     ]) + "\n"  # fmt: skip
+
+
+def _drawn(each: Prediction) -> float:
+    """Seconds that are drawn to scale."""
+    begin, end = _alike(each) or (0.0, 0.0)
+    return each.seconds - (end - begin)
 
 
 def _text(x: float, y: float, words: str, size: int = 13, colour: str = INK, *, weight: str = "400",
@@ -79,34 +121,38 @@ def _legend(used: set[str]) -> list[str]:
     return found
 
 
-def _panel(each: Prediction, y: float, scale: float, native: float, tick: float) -> tuple[list[str], float]:
+def _panel(each: Prediction, y: float, axis: _Axis, native: float, tick: float) -> tuple[list[str], float]:
     """One variant from `y` on, and how high it is."""
     kept = " and ".join(each.promises)
     name = f"Promises kept: {kept}" if kept else "No promise kept: NCCL's own orders, modelled"
     ratio = f" ({each.seconds / native:.2f} times as long)" if kept else ""
-    said = [_copies(each), f"{_time(each.seconds)} a step{ratio}", f"{each.tokens_per_s / 1e6:,.1f} M tokens/s",
+    said = [_copies(each), f"{_time(each.seconds)} a step{ratio}", f"{each.tokens_per_s / 1e6:,.3g} M tokens/s",
             f"MFU {each.utilisation:.0%}", f"kernels wait {each.waiting:.0%} of the time",
             f"{each.memory / 1e9:,.0f} GB a GPU"]  # fmt: skip
     found = [_text(24, y + 22, name, 15, weight="600"), _text(24, y + 42, "  ·  ".join(said), 13, PALE)]
-    places, at = _shown(each), y + HEAD
-    height = len(places) * (len(STREAMS) * (ROW + GAP) + BETWEEN - GAP) - BETWEEN
-    found += _grid(each.seconds, scale, tick, at, height)
+    places, top = _shown(each), y + HEAD
+    at, bottom = top, top + len(places) * (len(STREAMS) * (ROW + GAP) + BETWEEN - GAP) - BETWEEN
+    rows, ticks = [], axis.ticks(tick)
     for place in places:
         if len(places) > 1:
-            found.append(_text(24, at + ROW - 5, f"rank {place}", 12, INK, weight="600"))
+            rows.append(_text(24, at + ROW - 5, f"rank {place}", 12, INK, weight="600"))
         for stream, label in STREAMS.items():
             events = [event for event in each.events if event.place == place and event.stream == stream]
-            found.append(
-                f"<rect x='{LEFT}' y='{at}' width='{each.seconds * scale:.1f}' height='{ROW}' fill='#F3F5F8'/>"
-            )
-            found.append(_text(LEFT - 10, at + ROW - 6, label, 12, PALE, anchor="end"))
-            found += [_bar(start, stop, kind, at, scale, tip) for start, stop, kind, tip in _merged(events, scale)]
+            wide = axis.at(each.seconds) - LEFT
+            rows.append(f"<rect x='{LEFT}' y='{at}' width='{wide:.1f}' height='{ROW}' fill='#F3F5F8'/>")
+            rows.append(_text(LEFT - 10, at + ROW - 6, label, 12, PALE, anchor="end"))
+            rows += [_bar(bar, at, axis) for bar in _merged(events, axis.scale)]
             at += ROW + GAP
         at += BETWEEN - GAP
-    end = LEFT + each.seconds * scale
-    found.append(f"<line x1='{end:.1f}' x2='{end:.1f}' y1='{y + HEAD - 4}' y2='{at - BETWEEN + 4:.1f}' stroke='{INK}'"
-                 f" stroke-width='1.5'/>")  # fmt: skip
-    return found, at - y + 8
+    for time in ticks:
+        found.append(_line(axis.at(time), top - 4, bottom + 4, LINE))
+        found.append(_text(axis.at(time), bottom + 20, _time(time) if time else "0", 11, PALE, anchor="middle"))
+    rows.append(_line(axis.at(each.seconds), top - 4, bottom + 4, INK))
+    return found + rows, bottom - y + 42
+
+
+def _line(x: float, top: float, bottom: float, colour: str) -> str:
+    return f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{top:.1f}' y2='{bottom:.1f}' stroke='{colour}'/>"
 
 
 def _merged(events: Sequence[Event], scale: float) -> list[tuple[float, float, str, str]]:
@@ -127,10 +173,16 @@ def _merged(events: Sequence[Event], scale: float) -> list[tuple[float, float, s
     return found
 
 
-def _bar(start: float, stop: float, kind: str, y: float, scale: float, tip: str) -> str:
-    x, width = LEFT + start * scale, max((stop - start) * scale, HAIR)
-    return (f"<rect x='{x:.2f}' y='{y}' width='{width:.2f}' height='{ROW}' fill='{COLOURS[kind]}'>"
-            f"<title>{escape(tip)}: {_time(stop - start)}</title></rect>")  # fmt: skip
+def _bar(bar: tuple[float, float, str, str], y: float, axis: _Axis) -> str:
+    start, stop, kind, tip = bar
+    x = axis.at(start)
+    width = max(axis.at(stop) - x, HAIR)
+    drawn = (f"<rect x='{x:.2f}' y='{y}' width='{width:.2f}' height='{ROW}' fill='{COLOURS[kind]}'>"
+             f"<title>{escape(tip)}: {_time(stop - start)}</title></rect>")  # fmt: skip
+    if kind == OTHER:
+        words = f"{tip.split()[0]} x alike, {_time(stop - start)}"
+        return drawn + _text(x + width / 2, y + ROW - 6, words, 11, INK, anchor="middle")
+    return drawn
 
 
 def _copies(each: Prediction) -> str:
@@ -144,21 +196,6 @@ def _shown(each: Prediction) -> list[int]:
     done = [[(event.stream, event.name, event.start) for event in each.events if event.place == place]
             for place in (0, last)]  # fmt: skip
     return [0] if done[0] == done[1] else [0, last]
-
-
-def _grid(seconds: float, scale: float, tick: float, y: float, height: float) -> list[str]:
-    """Lines at round times, within a panel."""
-    ticks = [LEFT + number * tick * scale for number in range(math.floor(seconds / tick) + 1)]
-    return [
-        f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{y - 4:.1f}' y2='{y + height + 4:.1f}' stroke='{LINE}'/>" for x in ticks
-    ]
-
-
-def _labels(longest: float, scale: float, bottom: float) -> list[str]:
-    """Round times, below all panels."""
-    tick = _round_step(longest / 8)
-    return [_text(LEFT + number * tick * scale, bottom + 18, _time(number * tick) if number else "0", 12, PALE,
-                  anchor="middle") for number in range(math.floor(longest / tick) + 1)]  # fmt: skip
 
 
 def _round_step(about: float) -> float:
