@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import cProfile
 
 import numpy as np
 import pytest
@@ -137,12 +137,12 @@ def test_a_busy_port_is_noticed() -> None:
     assert finish.max() == pytest.approx(1.0 + 6 * 1.0)
 
 
-def test_4096_ranks_are_timed_in_under_a_second() -> None:
-    """33.5 million messages; the bound is wide because machines are shared, and counts CPU time."""
-    schedule = ring(4096, 4096 * 4)
-    begun = time.process_time()
-    finish = finish_times(schedule, LINKS)
-    assert time.process_time() - begun < 1.0
+def test_4096_ranks_are_a_few_calls_a_round() -> None:
+    """33.5 million messages in 8,190 rounds: what is counted is calls, since clocks of shared machines say little."""
+    schedule, profile = ring(4096, 4096 * 4), cProfile.Profile()
+    finish = profile.runcall(finish_times, schedule, LINKS)
+    calls = sum(entry.callcount for entry in profile.getstats())
+    assert calls < 20 * 2 * 4095
     assert finish.max() == pytest.approx(ring_all_reduce(4 * 4096 * 4, 4096, LINK), rel=EXACT)
 
 
