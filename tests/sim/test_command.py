@@ -74,7 +74,9 @@ def document(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict
 
 
 def test_a_program_runs_as_it_would_on_processes(sums: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sys.modules["__main__"], list(sys.argv)
     code, out, _ = said(capsys, "run", sums, "--ranks", "3", "--", "--steps", "3")
+    assert (sys.modules["__main__"], sys.argv) == before
     assert code == 0 and out.count("sum 27.0 --steps 3\n") == 3
     assert "on 3 ranks" in out and out.rstrip().endswith("holds")
 
