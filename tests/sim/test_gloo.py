@@ -16,6 +16,7 @@ from samebits.parallel.world import World
 from samebits.sim.calls import Algorithms
 from samebits.sim.choices import Uniform
 from samebits.sim.cluster import Settings, execute
+from samebits.sim.group import SimGroup
 from samebits.sim.network import Parts
 from samebits.sim.ring import gloo_rooted_ring, ring
 from samebits.sim.trees import tree
@@ -103,3 +104,15 @@ def test_E5_the_rooted_cut_on_a_large_all_reduce_is_noticed() -> None:
     gloo = on_gloo(LARGE_AT)[0]["collectives"]
     assert found[0]["all_reduce torch.float32 70001"] == gloo["all_reduce torch.float32 70001"]
     assert found[0]["all_reduce large"] != gloo["all_reduce large"]
+
+
+def test_both_sets_of_method_names_are_there() -> None:
+    """torch 2.11 and 2.12 call the first of each pair, 2.13 and later the second."""
+    for old, new in (("_allgather_base", "all_gather_single"), ("_reduce_scatter_base", "reduce_scatter_single"),
+                     ("alltoall_base", "all_to_all_single"),
+                     ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
+                     ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced")):  # fmt: skip
+        assert vars(SimGroup)[old] is vars(SimGroup)[new]
+    both = {"allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "allgather_coalesced", "gather",
+            "scatter", "reduce_scatter", "alltoall", "send", "recv", "recv_anysource", "barrier"}  # fmt: skip
+    assert both <= vars(SimGroup).keys()

@@ -53,12 +53,9 @@ def test_each_contribution_enters_once_and_every_rank_ends_with_everything(
 
 
 def test_a_contribution_that_enters_twice_is_noticed() -> None:
-    """Planted fault: a ring whose first half goes one round too far."""
-    from samebits.sim.schedule import Round
-
-    good = ring(3, 9)
-    rounds: list[Round] = list(good.rounds())
-    broken = Schedule("broken", 3, 9, 4, lambda: iter([*rounds[:2], rounds[0], *rounds[2:]]))
+    """Planted fault: a chain that takes its last hop twice."""
+    first, last, *back = rank_chain(3, 9).rounds()
+    broken = Schedule("broken", 3, 9, 4, lambda: iter([first, last, last, *back]))
     assert any(leaves(part, 3) != Counter(range(3)) for part in trees_of(broken))
 
 

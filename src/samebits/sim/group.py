@@ -215,6 +215,10 @@ class SimGroup(_ProcessGroup):  # type: ignore[misc]
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> SimWork:
         return self._one("gather", inputs, outputs[0] if outputs else [], root=opts.rootRank)
 
+    def gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> SimWork:
+        parts = list(output.chunk(self.size())) if opts.rootRank == self.rank() else []
+        return self._one("gather", [given], parts, root=opts.rootRank)
+
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> SimWork:
         return self._one("scatter", inputs[0] if inputs else [], outputs, root=opts.rootRank)
 

@@ -174,6 +174,10 @@ def isolated() -> Iterator[None]:
             scope.enter_context(_replaced(handlers, scheme, meets))
         os.environ.__class__ = RankEnviron
         scope.callback(setattr, os.environ, "__class__", _Environ)
+        # A switch of the whole process: with it every thread has a registry of groups of its own.
+        isolate: Callable[[bool], None] = vars(torch._C._distributed_c10d)["_set_thread_isolation_mode"]
+        isolate(True)
+        scope.callback(isolate, False)
         torch.set_num_threads(1)
         scope.callback(torch.set_num_threads, threads)
         yield
@@ -182,7 +186,4 @@ def isolated() -> Iterator[None]:
 def enter_rank(scope: ExitStack, rank: Rank) -> None:
     """The part of it that belongs to a thread: called by each rank's own."""
     rank.world = fresh_world()
-    isolate: Callable[[bool], None] = vars(torch._C._distributed_c10d)["_set_thread_isolation_mode"]
-    isolate(True)
-    scope.callback(isolate, False)
     scope.enter_context(torch.autograd.set_multithreading_enabled(False))

@@ -4,6 +4,7 @@ Each rank of a file has its own `__main__`; modules that it imports are shared, 
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import runpy
 import sys
@@ -34,8 +35,14 @@ def program_of(target: str) -> Callable[[int], Any]:
 
 
 def _script(path: Path) -> Callable[[int], Any]:
+    """Not by runpy, which puts a module into sys.modules for a while: ranks would take each other's out."""
+    try:
+        code = compile(path.read_bytes(), str(path), "exec")
+    except SyntaxError as error:
+        raise ValueError(f"sim: {path}, line {error.lineno}: {error.msg}; allowed: a Python program") from error
+
     def run(rank: int) -> None:
-        runpy.run_path(str(path), run_name="__main__")
+        exec(code, {"__name__": "__main__", "__file__": str(path), "__builtins__": builtins})
 
     return run
 
