@@ -40,6 +40,7 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
         ("launch", "--nproc", "0", "doctor"),
         ("launch", "--nproc", "1"), ("demo", "--out", "absent/page.html"), ("doctor", "--nothing"), ("nothing",),
         ("train",), ("tokenizer", "decode", "absent", "x"), ("launch", "--nproc", "2", "--host", "192.0.2.1", "doctor"),
+        ("sim", "run", "absent.py"), ("sim", "explore", "absent:program"),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -153,5 +154,5 @@ def test_every_command_was_asked() -> None:
 
     names = set(typer.main.get_group(app).commands)
     asked = {"check", "reveal", "plan", "train", "rl", "generate", "serve", "contract", "tokenizer", "launch", "demo",
-             "doctor"}  # fmt: skip
+             "doctor", "sim"}  # fmt: skip
     assert names == asked

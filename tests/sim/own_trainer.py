@@ -4,17 +4,21 @@ The only file here that knows the names of samebits' configuration, model and tr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+import torch
 from tests.sim.programs import digest
 from tests.train.small_run import TEXT
+from torch import Tensor
 
 from samebits.parallel.grid import Grid
+from samebits.parallel.shards import Shards
 from samebits.parallel.world import World, join
 from samebits.train.configuration import Configuration, read_text
 from samebits.train.planning import data_of, model_of
-from samebits.train.ranks import ranks_of
+from samebits.train.ranks import Gridded, ranks_of
 from samebits.train.trainer import Trainer
 
 # One narrow layer on bytes, four short sequences a step, each a lane: a step takes milliseconds.
@@ -56,3 +60,32 @@ def simulated_step(rank: int, tensor: int) -> str:
 def simulated(rank: int, tensor: int, steps: int, sequences: int = 4) -> str:
     """The same on a rank of the virtual cluster."""
     return train(join(), tensor, steps, sequences)
+
+
+class AddedOnArrival(Shards):
+    """Planted fault: a rank adds the copies' gradients in the order in which their messages come."""
+
+    def to_owners(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        like = next(iter(gradients.values()))
+        packed = [torch.cat([like.new_empty(0), *(each.of_block(gradients).reshape(-1) for each in routes)])
+                  for routes in self._given]  # fmt: skip
+        coming = {rank: like.new_empty(packed[self._me].numel()) for rank in self._others}
+        under_way = {rank: self.grid.world.group.post("gradients", [(packed[rank], rank)], [(coming[rank], rank)])
+                     for rank in self._others}  # fmt: skip
+        total = packed[self._me].clone()
+        while under_way:
+            for rank in [rank for rank, each in under_way.items() if all(work.is_completed() for work in each.works)]:
+                under_way.pop(rank).wait()
+                total += coming[rank]
+        return self._ranges(total)
+
+
+def faulty_step(rank: int) -> str:
+    """`simulated_step` on four copies of the weights, with the planted fault."""
+    config, model, data = inputs(4)
+    own = ranks_of(Grid(world=join(), tensor=1), model)
+    assert isinstance(own, Gridded)
+    own.shards = AddedOnArrival(grid=own.grid, shapes=own.shards.shapes, holding=own.shards.holding)
+    trainer = Trainer(config, model, data, ranks=own)
+    trainer.step()
+    return digest(trainer.weights.values())

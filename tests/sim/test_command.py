@@ -143,3 +143,9 @@ def test_wrong_usage_is_one_line_and_code_2(
 ) -> None:
     code, _, err = said(capsys, *words)
     assert code == 2 and message in err and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["run", "explore"])
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, command, "--help")
+    assert code == 0 and f"Example: samebits sim {command}" in " ".join(out.split()) and "--json" in out

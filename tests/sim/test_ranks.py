@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,9 @@ def test_E5_unsaved_random_states_are_noticed() -> None:
 
 
 def test_what_a_rank_owns_is_gone_after_the_run() -> None:
+    hook = sys.excepthook
     execute(lambda rank: started(), 2)
+    assert sys.excepthook is hook
     assert not dist.is_initialized() and current() is None
 
 

@@ -173,5 +173,6 @@ def _races(difference: Difference | None, choices: Sequence[Choice]) -> str:
     if one.taken == other.taken or not choices:
         return ""
     last = choices[-1]
+    brings = f"is sent to rank {difference.rank}" if one.what == "receive" else f"rank {difference.rank} brings"
     return (f"the program races by itself: {last.alternatives[last.index].what}, against {last.alternatives[0].what}:"
-            f" which of them comes first decides what rank {difference.rank} brings")  # fmt: skip
+            f" which of them comes first decides what {brings}")  # fmt: skip

@@ -8,6 +8,7 @@ sys.argv, the working folder; and what C code reads of the environment."""
 from __future__ import annotations
 
 import os
+import sys
 import types
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
@@ -136,7 +137,9 @@ def _takes_over(helper: Callable[..., Any]) -> Callable[..., Any]:
         call = order.bind(*args, **kwargs)
         if str(call.arguments["backend"]).lower() in TAKEN_OVER:
             call.arguments["backend"] = distributed_c10d.Backend(BACKEND)
-        call.arguments["device_id"] = None
+        if "device_id" in order.parameters:
+            # The virtual devices are none of torch's.
+            call.arguments["device_id"] = None
         return helper(*call.args, **call.kwargs)
 
     return made
@@ -172,6 +175,8 @@ def isolated() -> Iterator[None]:
                 return _meets(url, fallback=known, **options)
 
             scope.enter_context(_replaced(handlers, scheme, meets))
+        # torch puts the rank in front of every uncaught exception, once for each group that was ever made.
+        scope.callback(setattr, sys, "excepthook", sys.excepthook)
         os.environ.__class__ = RankEnviron
         scope.callback(setattr, os.environ, "__class__", _Environ)
         # A switch of the whole process: with it every thread has a registry of groups of its own.

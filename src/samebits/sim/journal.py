@@ -84,7 +84,8 @@ class Difference:
             return (f"{where}: received from rank {self.reference.source} in one run and from rank {self.found.source}"
                     f" in the other")  # fmt: skip
         if self.reference.taken != self.found.taken:
-            return f"{where}: rank {self.rank} brought other bits ({self.reference.taken} != {self.found.taken})"
+            who = "the sender" if one.what == "receive" else f"rank {self.rank}"
+            return f"{where}: {who} brought other bits ({self.reference.taken} != {self.found.taken})"
         return f"{where}: same bits in, other bits out ({self.reference.given} != {self.found.given})"
 
 
