@@ -59,6 +59,8 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
         ("train",),
         ("tokenizer", "decode", "absent", "x"),
         ("launch", "--nproc", "2", "--host", "192.0.2.1", "doctor"),
+        ("sim", "run", "absent.py"),
+        ("sim", "explore", "absent:program"),
     ],
     ids=" ".join,
 )
@@ -190,5 +192,6 @@ def test_every_command_was_asked() -> None:
         "launch",
         "demo",
         "doctor",
+        "sim",
     }
     assert names == asked

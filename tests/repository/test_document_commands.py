@@ -108,6 +108,9 @@ COVERED: dict[str, Run | Elsewhere] = {
     "samebits launch --nproc 2 -- -m my_package.train": LAUNCHED,
     "torchrun --nproc-per-node 4 -m samebits.cli train recipes/tiny.yaml --out runs/tiny": TORCHRUN,
     "samebits launch --nproc 3 -- examples/tensor_parallel.py": Run(alone=True),
+    "samebits sim run examples/tensor_parallel.py --ranks 3": Run(),
+    "samebits sim explore examples/tensor_parallel.py --ranks 3 --seeds 20": Run(smaller=("--seeds", "3")),
+    'samebits sim run examples/tensor_parallel.py --ranks 3 --trace "4:1 9:2"': Run(),
     "samebits rl --steps 3": RL,
     "samebits rl --steps 3 --lanes 4 --no-stock": RL,
     "samebits launch --nproc 4 -- rl --steps 3 --lanes 4": RL_ON_RANKS,
@@ -155,6 +158,10 @@ COVERED: dict[str, Run | Elsewhere] = {
     " --set training.gradient_accumulation_steps=1": Elsewhere(
         "tests/train/test_trainer.py::test_any_cut_gives_one_checkpoint"
     ),
+    "samebits sim predict recipes/8b.yaml --gpus 64 --gpus 1024 --gpus 16384": Elsewhere(
+        "tests/sim/test_time_page.py::test_the_page_shows_what_predict_prints"
+    ),
+    "samebits sim validate": Elsewhere("tests/sim/test_time_page.py::test_the_page_shows_what_validate_prints"),
 }
 
 ALL = {" ".join(shown.words.split()): shown for shown in all_shown()}

@@ -23,6 +23,7 @@ from samebits.cli.commands.plan import plan
 from samebits.cli.commands.reveal import reveal
 from samebits.cli.commands.rl import rl
 from samebits.cli.commands.serve import serve
+from samebits.cli.commands.sim import app as sim
 from samebits.cli.commands.tokenizer import app as tokenizer
 from samebits.cli.commands.train import train
 from samebits.cli.errors import end, wants_json
@@ -58,6 +59,7 @@ for _command in (check, reveal, doctor, demo, plan, train, rl, generate, serve):
 app.command(context_settings={"allow_interspersed_args": False})(launch)
 app.add_typer(contract, name="contract")
 app.add_typer(tokenizer, name="tokenizer")
+app.add_typer(sim, name="sim")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -26,6 +26,7 @@ from samebits.parallel.rendezvous import Meeting, stay_on_loopback
 
 TIMEOUT: Final = 60.0
 TRANSPORT_VARIABLE: Final = "SAMEBITS_TRANSPORT"
+SIMULATED: Final = "sim"
 # Ranks may start far apart, whatever a message may take: machines load at their own pace.
 JOIN_SECONDS: Final = 60.0
 Message = tuple[Tensor, int]
@@ -47,7 +48,7 @@ class World:
     device: str = "cpu"
     """Where messages lie."""
     transport: str = "gloo"
-    """Which of torch's backends moves them: gloo, on a GPU by way of the host, or nccl."""
+    """Which of torch's backends moves them: gloo, on a GPU by way of the host, nccl, or sim in the virtual cluster."""
     timeout: float = TIMEOUT
     """Seconds after which a message that did not come is an error."""
     sent: Counter[str] = field(default_factory=Counter)
@@ -183,6 +184,8 @@ def join(*, device: str = "cpu", timeout: float = TIMEOUT) -> World:
     meeting = Meeting.described(os.environ)
     if meeting is None:
         return World(timeout=timeout)
+    if os.environ.get(TRANSPORT_VARIABLE) == SIMULATED:
+        return _join_simulated(meeting, timeout)
     rank, size = meeting.rank, meeting.size
     transport = _transport(device, rank)
     stay_on_loopback(meeting.address)
@@ -216,6 +219,18 @@ def join(*, device: str = "cpu", timeout: float = TIMEOUT) -> World:
         standing=standing,
         answering=Answering(rank, store, standing),
     )
+
+
+def _join_simulated(meeting: Meeting, timeout: float) -> World:
+    """A rank of the virtual cluster: one process, so the same code everywhere, and nobody to ask through a store."""
+    if SIMULATED.upper() not in dist.Backend._plugins:
+        raise ValueError(
+            f"ranks: {TRANSPORT_VARIABLE} is {SIMULATED!r} outside of the virtual cluster; allowed: gloo, nccl, or"
+            f" `samebits sim run`"
+        )
+    if not dist.is_initialized():
+        dist.init_process_group(SIMULATED, timeout=timedelta(seconds=timeout))
+    return World(rank=meeting.rank, size=meeting.size, transport=SIMULATED, timeout=timeout)
 
 
 def _transport(device: str, rank: int) -> str:

@@ -1,0 +1,178 @@
+"""The adversary: one program under many seeded schedules, each compared with FIFO's, collective by collective.
+
+Seeds are sampled: what holds is said of the schedules that were run, never of all. A failing schedule is cut down to
+the few choices that matter, and replays from its seed or from its trace, in this process or another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from samebits.sim.choices import Choice, Policy, Replayed, Trace, picks_of, policy_of, text_of
+from samebits.sim.cluster import Cluster, Settings
+from samebits.sim.errors import SpawnException
+from samebits.sim.journal import Difference, Journal, digest_of_result
+from samebits.sim.shrink import smallest
+
+# Runs that may be spent on cutting one failing schedule down.
+SHRINK_RUNS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """function(rank, *args) on so many ranks."""
+
+    function: Callable[..., Any]
+    ranks: int
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one schedule came to."""
+
+    trace: Trace
+    journal: Journal
+    digests: tuple[str, ...]
+    """Of what each rank returned."""
+    clocks: tuple[float, ...]
+    error: str
+    """The error text; empty where all ranks ended well."""
+
+
+def run_once(program: Program, policy: Policy, settings: Settings) -> Seen:
+    """One schedule, to its end, good or bad."""
+    cluster = Cluster(program.function, program.args, program.ranks, replace(settings, policy=policy))
+    error = ""
+    try:
+        cluster.run()
+    except SpawnException as failure:
+        error = "; ".join(f"rank {rank}: {type(each).__name__}: {each}" for rank, each in failure.errors.items())
+        error += "".join(f"; rank {rank} was abandoned" for rank in failure.abandoned)
+    found = cluster.outcome()
+    return Seen(found.trace, found.journal, tuple(map(digest_of_result, found.results)), tuple(found.clocks), error)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A schedule whose bits, times or end are not those of FIFO."""
+
+    seed: int
+    policy: str
+    why: str
+    difference: Difference | None
+    trace: str
+    """All unusual choices of the schedule that was found."""
+    smallest: str
+    """The few that still fail."""
+    choices: tuple[Choice, ...]
+    """Those few, in words."""
+    races: str
+    """The two events whose order decides, where the program itself races; empty where a collective is at fault."""
+    runs: int
+    """Runs spent on cutting it down."""
+
+
+@dataclass(slots=True)
+class Exploration:
+    """What came of some seeds."""
+
+    reference: Seen
+    schedules: set[tuple[int, ...]] = field(default_factory=set)
+    """The distinct ones."""
+    runs: int = 0
+    hand_offs: int = 0
+    hashes: set[tuple[str, ...]] = field(default_factory=set)
+    finding: Finding | None = None
+
+    @property
+    def holds(self) -> bool:
+        return self.finding is None
+
+
+def _why(reference: Seen, seen: Seen) -> tuple[str, Difference | None]:
+    """How a schedule differs from the reference: (in words, the first collective); empty where it does not."""
+    if seen.error != reference.error:
+        return f"it ended with {seen.error or 'no error'}; FIFO with {reference.error or 'no error'}", None
+    if seen.error:
+        return "", None
+    difference = reference.journal.difference(seen.journal)
+    if difference is not None:
+        return str(difference), difference
+    for rank, (one, other) in enumerate(zip(reference.digests, seen.digests, strict=True)):
+        if one != other:
+            return f"rank {rank} returned other bits ({one} != {other}), and every collective gave the same", None
+    if seen.clocks != reference.clocks:
+        return f"simulated times differ: {seen.clocks} != {reference.clocks}", None
+    return "", None
+
+
+def reference_of(program: Program, settings: Settings | None = None) -> Seen:
+    """FIFO's run, with the pauses that every other schedule has."""
+    return run_once(program, Replayed({}), settings or Settings())
+
+
+def explore(program: Program, seeds: Iterable[int], policies: Sequence[str] = ("uniform",), *,
+            settings: Settings | None = None, told: Callable[[Exploration], None] | None = None,
+            shrink: bool = True) -> Exploration:  # fmt: skip
+    """Every policy under every seed until one schedule differs from FIFO's; `told` hears after each run.
+
+    A program that fails under FIFO, with no fault planned, is not run again: there is nothing to compare with."""
+    how = settings or Settings()
+    found = Exploration(reference_of(program, how))
+    if found.reference.error and not how.faults:
+        return found
+    for seed in seeds:
+        for name in policies:
+            seen = run_once(program, policy_of(name, seed, program.ranks), how)
+            found.runs += 1
+            found.hand_offs += seen.trace.hand_offs
+            found.schedules.add(seen.trace.key)
+            found.hashes.add(seen.digests)
+            why, difference = _why(found.reference, seen)
+            if why:
+                found.finding = _finding(program, how, found.reference, seen, seed, name, why, difference, shrink)
+            if told is not None:
+                told(found)
+            if found.finding is not None:
+                return found
+    return found
+
+
+def replay(program: Program, trace: str, settings: Settings | None = None) -> Seen:
+    """The schedule of a trace once more."""
+    return run_once(program, Replayed(picks_of(trace)), settings or Settings())
+
+
+def _finding(program: Program, how: Settings, reference: Seen, seen: Seen, seed: int, policy: str, why: str,
+             difference: Difference | None, shrink: bool) -> Finding:  # fmt: skip
+    picks = {choice.number: choice.index for choice in seen.trace.unusual}
+
+    def fails(tried: dict[int, int]) -> bool:
+        return bool(_why(reference, run_once(program, Replayed(tried), how))[0])
+
+    few, runs = smallest(picks, fails, SHRINK_RUNS) if shrink else (picks, 0)
+    again = run_once(program, Replayed(few), how)
+    if shrink:
+        why, difference = _why(reference, again)
+    choices = tuple(again.trace.unusual)
+    return Finding(
+        seed, policy, why, difference, text_of(picks), text_of(few), choices, _races(difference, choices), runs
+    )
+
+
+def _races(difference: Difference | None, choices: Sequence[Choice]) -> str:
+    """Where a rank brought other bits to a collective that is first to differ, the program itself races."""
+    if difference is None or difference.reference is None or difference.found is None:
+        return ""
+    one, other = difference.reference, difference.found
+    if one.source != other.source:
+        return (f"the receive from any rank at {one.site} races: rank {one.source}'s message and rank {other.source}'s"
+                f" are both on their way")  # fmt: skip
+    if one.taken == other.taken or not choices:
+        return ""
+    last = choices[-1]
+    brings = f"is sent to rank {difference.rank}" if one.what == "receive" else f"rank {difference.rank} brings"
+    return (f"the program races by itself: {last.alternatives[last.index].what}, against {last.alternatives[0].what}:"
+            f" which of them comes first decides what {brings}")  # fmt: skip

@@ -1,0 +1,151 @@
+"""`samebits sim run` and `samebits sim explore`: exit codes, documents, what is printed, runs that repeat elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samebits.cli import main
+
+SUMS = """
+import sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+x = torch.arange(5.0) + dist.get_rank()
+for _ in range(3):
+    dist.all_reduce(x)
+print("sum", x[0].item(), *sys.argv[1:])
+"""
+RACES = """
+import torch
+import torch.distributed as dist
+
+seen = []
+
+def program(rank):
+    if rank == 0:
+        seen.clear()
+    dist.init_process_group("gloo")
+    dist.barrier()
+    seen.append(rank)
+    dist.barrier()
+    x = torch.tensor([float(seen[0])])
+    dist.all_reduce(x)
+    return x
+
+def fails(rank):
+    dist.init_process_group("gloo")
+    dist.barrier()
+    if rank == 1:
+        raise ArithmeticError("the sum is odd")
+    dist.barrier()
+"""
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> str:
+    (tmp_path / "sums.py").write_text(SUMS)
+    return str(tmp_path / "sums.py")
+
+
+@pytest.fixture
+def races(tmp_path: Path) -> str:
+    (tmp_path / "races.py").write_text(RACES)
+    return str(tmp_path / "races.py")
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["sim", *words])
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    code, out, _ = said(capsys, *words, "--json")
+    return code, json.loads(out)
+
+
+def test_a_program_runs_as_it_would_on_processes(sums: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sys.modules["__main__"], list(sys.argv)
+    code, out, _ = said(capsys, "run", sums, "--ranks", "3", "--", "--steps", "3")
+    assert (sys.modules["__main__"], sys.argv) == before
+    assert code == 0 and out.count("sum 27.0 --steps 3\n") == 3
+    assert "on 3 ranks" in out and out.rstrip().endswith("holds")
+
+
+def test_with_json_the_programs_words_go_to_stderr(sums: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = document(capsys, "run", sums, "--ranks", "2")
+    assert code == 0 and found["verdict"] == "holds" and found["collectives"] == 6 and found["trace"] == "fifo"
+
+
+def test_E1_a_seed_gives_the_same_run_in_another_process(sums: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", sums, "--ranks", "3", "--seed", "5", "--json"]
+    there = subprocess.run([sys.executable, "-m", "samebits.cli", "sim", *words], capture_output=True, text=True)
+    assert there.returncode == 0, there.stderr
+    _, here = document(capsys, *words[:-1])
+    same = ("trace", "hand_offs", "results", "simulated_seconds", "error")
+    other = json.loads(there.stdout)
+    assert [here[key] for key in same] == [other[key] for key in same] and here["trace"] != "fifo"
+
+
+def test_a_failing_rank_is_code_1_with_its_error(races: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = document(capsys, "run", f"{races}:fails", "--ranks", "2")
+    assert code == 1 and found["error"] == "rank 1: ArithmeticError: the sum is odd"
+    code, out, _ = said(capsys, "run", f"{races}:program", "--ranks", "2", "--fault", "crash@1:2")
+    assert code == 1 and "injected fault crash@1:2" in out
+
+
+def test_E3_a_program_whose_bits_move_is_code_1_and_replays(races: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "explore", f"{races}:program", "--ranks", "3", "--seeds", "50")
+    assert code == 1 and "races by itself" in out and "does not hold" in out
+    code, found = document(capsys, "explore", f"{races}:program", "--ranks", "3", "--seeds", "50")
+    trace = found["finding"]["smallest"]
+    assert code == 1 and 1 <= len(trace.split()) <= 5
+    plain = document(capsys, "run", f"{races}:program", "--ranks", "3")[1]["results"]
+    assert document(capsys, "run", f"{races}:program", "--ranks", "3", "--trace", trace)[1]["results"] != plain
+
+
+def test_a_program_whose_bits_stay_is_code_0(sums: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = document(capsys, "explore", sums, "--ranks", "3", "--seeds", "4", "--policy", "uniform,starve")
+    assert code == 0 and (found["schedules"], found["distinct"], found["hashes"]) == (8, 8, 1)
+
+
+def test_a_program_that_fails_by_itself_cannot_be_judged(races: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = document(capsys, "explore", f"{races}:fails", "--ranks", "2", "--seeds", "2")
+    assert code == 3 and found["verdict"] == "could not be judged" and "ArithmeticError" in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "nowhere.py"), "nowhere.py is no file; allowed: a file.py"),
+        (("run", "json:nothing"), "json:nothing is no function"),
+        (("run", "no_such_module:f"), "module 'no_such_module' cannot be imported"),
+        (("run", "words"), "program is 'words'; allowed"),
+        (("run", "json:loads", "--seed", "1", "--trace", "1:1"), "--seed and --trace are both given"),
+        (("run", "json:loads", "--trace", "x"), "a trace is 'x'"),
+        (("run", "json:loads", "--fault", "burn"), "a fault is 'burn'"),
+        (("run", "json:loads", "--seed", "1", "--policy", "best"), "policy is 'best'"),
+        (("explore", "json:loads", "--policy", "uniform,best"), "policy is 'best'"),
+        (("run", "json:loads", "--ranks", "0"), "--ranks"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = said(capsys, *words)
+    assert code == 2 and message in err and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["run", "explore"])
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, command, "--help")
+    assert code == 0 and f"Example: samebits sim {command}" in " ".join(out.split()) and "--json" in out
