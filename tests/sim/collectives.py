@@ -50,8 +50,12 @@ def reductions(rank: int) -> dict[str, str]:
     dist.all_reduce(pairs)
     several = [numbers(rank, size, torch.float32, 5) for size in (3, 50, 701)]
     dist.all_reduce_coalesced(several)
-    return found | {"bxor": bits([whole]), "strided": bits([strided]), "complex": bits([torch.view_as_real(pairs)]),
-                    "coalesced": bits(several)}  # fmt: skip
+    return found | {
+        "bxor": bits([whole]),
+        "strided": bits([strided]),
+        "complex": bits([torch.view_as_real(pairs)]),
+        "coalesced": bits(several),
+    }
 
 
 def large(rank: int) -> dict[str, str]:
@@ -85,18 +89,30 @@ def movements(rank: int, ranks: int) -> dict[str, str]:
     dist.all_gather_object(objects, {"rank": rank})
     dist.barrier()
     rooted = bits([reduced]) if rank == ranks - 1 else ""
-    return {"broadcast": bits([out]), "reduce": rooted, "gather into": bits([into]),
-            "gather list": bits(lists), "scatter tensor": bits([piece]), "scatter list": bits([listed]),
-            "all to all": bits([swapped]), "gather": bits(gathered or []), "scatter": bits([scattered]),
-            "objects": str(objects), "messages": messages(rank, ranks)}  # fmt: skip
+    return {
+        "broadcast": bits([out]),
+        "reduce": rooted,
+        "gather into": bits([into]),
+        "gather list": bits(lists),
+        "scatter tensor": bits([piece]),
+        "scatter list": bits([listed]),
+        "all to all": bits([swapped]),
+        "gather": bits(gathered or []),
+        "scatter": bits([scattered]),
+        "objects": str(objects),
+        "messages": messages(rank, ranks),
+    }
 
 
 def messages(rank: int, ranks: int) -> str:
     """Round a ring, two tags at once."""
     there, back = torch.empty(5), torch.empty(5)
-    works = [dist.isend(numbers(rank, 5, torch.float32, 16), (rank + 1) % ranks, tag=1),
-             dist.isend(numbers(rank, 5, torch.float32, 17), (rank + 1) % ranks, tag=2),
-             dist.irecv(back, (rank - 1) % ranks, tag=2), dist.irecv(there, (rank - 1) % ranks, tag=1)]  # fmt: skip
+    works = [
+        dist.isend(numbers(rank, 5, torch.float32, 16), (rank + 1) % ranks, tag=1),
+        dist.isend(numbers(rank, 5, torch.float32, 17), (rank + 1) % ranks, tag=2),
+        dist.irecv(back, (rank - 1) % ranks, tag=2),
+        dist.irecv(there, (rank - 1) % ranks, tag=1),
+    ]
     for work in works:
         assert work is not None
         work.wait()

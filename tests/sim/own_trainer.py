@@ -16,24 +16,30 @@ from torch import Tensor
 from samebits.parallel.grid import Grid
 from samebits.parallel.shards import Shards
 from samebits.parallel.world import World, join
-from samebits.train.configuration import Configuration, read_text
-from samebits.train.planning import data_of, model_of
+from samebits.train.assessment import data_of, model_of
+from samebits.train.configuration import TrainConfig, read_text
 from samebits.train.ranks import Gridded, ranks_of
 from samebits.train.trainer import Trainer
 
 # One narrow layer on bytes, four short sequences a step, each a lane: a step takes milliseconds.
-SETTINGS = ("training.micro_batch=1", "training.max_steps=8",
-            "monitoring.compare_every=8", "data.length=16", "data.limit=4",
-            "model.overrides={vocabulary: 272, hidden: 32, layers: 1, heads: 2, key_heads: 2, head_size: 16,"
-            " intermediate: 32}")  # fmt: skip
+SETTINGS = (
+    "training.micro_batch_size=1",
+    "training.max_steps=8",
+    "monitoring.compare_steps=8",
+    "data.max_length=16",
+    "data.max_train_samples=4",
+    "model.overrides={vocab_size: 272, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2,"
+    " num_key_value_heads: 2, head_dim: 16, intermediate_size: 32}",
+)
 GRIDS = {2: (2, 1), 3: (3, 1), 4: (2, 2), 8: (2, 4)}
 """(tensor, data) by number of ranks."""
 
 
 @cache
-def inputs(sequences: int) -> tuple[Configuration, Any, Any]:
+def inputs(sequences: int) -> tuple[TrainConfig, Any, Any]:
     """Configuration, model and data, which trainers only read: made once a process."""
-    config = read_text(TEXT, (*SETTINGS, f"training.lanes={sequences}", f"training.accumulation={sequences}"))
+    cut = (f"training.lanes={sequences}", f"training.gradient_accumulation_steps={sequences}")
+    config = read_text(TEXT, (*SETTINGS, *cut))
     return config, model_of(config), data_of(config)
 
 
@@ -67,11 +73,15 @@ class AddedOnArrival(Shards):
 
     def to_owners(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         like = next(iter(gradients.values()))
-        packed = [torch.cat([like.new_empty(0), *(each.of_block(gradients).reshape(-1) for each in routes)])
-                  for routes in self._given]  # fmt: skip
+        packed = [
+            torch.cat([like.new_empty(0), *(each.of_block(gradients).reshape(-1) for each in routes)])
+            for routes in self._given
+        ]
         coming = {rank: like.new_empty(packed[self._me].numel()) for rank in self._others}
-        under_way = {rank: self.grid.world.group.post("gradients", [(packed[rank], rank)], [(coming[rank], rank)])
-                     for rank in self._others}  # fmt: skip
+        under_way = {
+            rank: self.grid.world.group.post("gradients", [(packed[rank], rank)], [(coming[rank], rank)])
+            for rank in self._others
+        }
         total = packed[self._me].clone()
         while under_way:
             for rank in [rank for rank, each in under_way.items() if all(work.is_completed() for work in each.works)]:

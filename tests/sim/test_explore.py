@@ -67,8 +67,11 @@ def test_E2_policies_differ_and_the_starved_rank_comes_last() -> None:
     keys = {name: run_once(Program(summing, 3), policy_of(name, 1, 3), Settings()).trace.key for name in ALL}
     assert len(set(keys.values())) == 3
     starved = run_once(Program(summing, 3), policy_of("starve", 1, 3), Settings()).trace
-    assert all(choice.alternatives[choice.index].actor != 1 for choice in starved.made
-               if {each.actor for each in choice.alternatives} != {1})  # fmt: skip
+    assert all(
+        choice.alternatives[choice.index].actor != 1
+        for choice in starved.made
+        if {each.actor for each in choice.alternatives} != {1}
+    )
     with pytest.raises(ValueError, match="policy is 'best'; allowed: fifo, uniform, priority, starve"):
         policy_of("best", 0, 2)
 

@@ -94,8 +94,11 @@ def test_F10_a_straggler_changes_times_and_no_bits_and_is_named() -> None:
 
 def different(rank: int) -> None:
     dist.init_process_group("sim")
-    works = [dist.all_reduce(torch.ones(4), async_op=True), dist.all_reduce(torch.ones(5), async_op=True),
-             dist.broadcast(torch.ones(2), 0, async_op=True)]  # fmt: skip
+    works = [
+        dist.all_reduce(torch.ones(4), async_op=True),
+        dist.all_reduce(torch.ones(5), async_op=True),
+        dist.broadcast(torch.ones(2), 0, async_op=True),
+    ]
     for work in works:
         assert work is not None
         work.wait()

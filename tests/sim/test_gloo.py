@@ -108,11 +108,28 @@ def test_E5_the_rooted_cut_on_a_large_all_reduce_is_noticed() -> None:
 
 def test_both_sets_of_method_names_are_there() -> None:
     """torch 2.11 and 2.12 call the first of each pair, 2.13 and later the second."""
-    for old, new in (("_allgather_base", "all_gather_single"), ("_reduce_scatter_base", "reduce_scatter_single"),
-                     ("alltoall_base", "all_to_all_single"),
-                     ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
-                     ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced")):  # fmt: skip
+    for old, new in (
+        ("_allgather_base", "all_gather_single"),
+        ("_reduce_scatter_base", "reduce_scatter_single"),
+        ("alltoall_base", "all_to_all_single"),
+        ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
+        ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
+    ):
         assert vars(SimGroup)[old] is vars(SimGroup)[new]
-    both = {"allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "allgather_coalesced", "gather",
-            "scatter", "reduce_scatter", "alltoall", "send", "recv", "recv_anysource", "barrier"}  # fmt: skip
+    both = {
+        "allreduce",
+        "allreduce_coalesced",
+        "broadcast",
+        "reduce",
+        "allgather",
+        "allgather_coalesced",
+        "gather",
+        "scatter",
+        "reduce_scatter",
+        "alltoall",
+        "send",
+        "recv",
+        "recv_anysource",
+        "barrier",
+    }
     assert both <= vars(SimGroup).keys()

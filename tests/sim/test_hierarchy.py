@@ -36,8 +36,9 @@ def applied(schedule: Schedule) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("exchange", ["ring", "torus", "mesh"])
 @pytest.mark.parametrize(("sips", "cubes", "pes"), [((3, 2), (2, 2), 3), ((2, 2), (4, 4), 1), ((4, 1), (1, 1), 4)])
-def test_R52_every_pe_ends_with_the_same_bits(exchange: str, sips: tuple[int, int], cubes: tuple[int, int],
-                                              pes: int) -> None:  # fmt: skip
+def test_R52_every_pe_ends_with_the_same_bits(
+    exchange: str, sips: tuple[int, int], cubes: tuple[int, int], pes: int
+) -> None:
     schedule = hierarchical(500, sips=sips, cubes=cubes, pes=pes, exchange=exchange)  # type: ignore[arg-type]
     topology = accelerator(sips[0] * sips[1], *sips, cube_mesh=cubes, pes=pes, torus=exchange != "mesh")
     _, found = on_machine(schedule, machine_of(topology))

@@ -22,16 +22,29 @@ from samebits.sim.host_reads import HOST_READS, HostReads, Writers
 from samebits.sim.rank import current
 
 READS: dict[str, Callable[[Tensor], Any]] = {
-    "numpy": lambda x: x.numpy().tolist(), "data": lambda x: x.data.tolist(), "__getitem__": lambda x: float(x[0]),
-    "__repr__": repr, "copy_": lambda x: torch.zeros(3).copy_(x).tolist(), "item": lambda x: x[:1].item(),
-    "tolist": lambda x: x.tolist(), "__array__": lambda x: np.asarray(x).tolist(), "__bool__": lambda x: bool(x[:1]),
-    "__int__": lambda x: int(x[:1]), "__float__": lambda x: float(x[:1]), "__iter__": lambda x: [float(y) for y in x],
-    "__dlpack__": lambda x: torch.from_dlpack(x.__dlpack__()).tolist(), "cpu": lambda x: x.cpu().tolist(),
-    "to": lambda x: x.to("cpu").tolist(), "untyped_storage": lambda x: bytes(x.untyped_storage().tolist()),
-    "pickle": lambda x: pickle.loads(pickle.dumps(x)).tolist(), "save": lambda x: _saved(x),
-    "==": lambda x: operator.eq(x, 3.0).tolist(), "equal": lambda x: torch.equal(x, torch.full((3,), 3.0)),
-    "allclose": lambda x: torch.allclose(x, torch.full((3,), 3.0)), "format": lambda x: f"{x[0]:.1f}",
-}  # fmt: skip
+    "numpy": lambda x: x.numpy().tolist(),
+    "data": lambda x: x.data.tolist(),
+    "__getitem__": lambda x: float(x[0]),
+    "__repr__": repr,
+    "copy_": lambda x: torch.zeros(3).copy_(x).tolist(),
+    "item": lambda x: x[:1].item(),
+    "tolist": lambda x: x.tolist(),
+    "__array__": lambda x: np.asarray(x).tolist(),
+    "__bool__": lambda x: bool(x[:1]),
+    "__int__": lambda x: int(x[:1]),
+    "__float__": lambda x: float(x[:1]),
+    "__iter__": lambda x: [float(y) for y in x],
+    "__dlpack__": lambda x: torch.from_dlpack(x.__dlpack__()).tolist(),
+    "cpu": lambda x: x.cpu().tolist(),
+    "to": lambda x: x.to("cpu").tolist(),
+    "untyped_storage": lambda x: bytes(x.untyped_storage().tolist()),
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)).tolist(),
+    "save": lambda x: _saved(x),
+    "==": lambda x: operator.eq(x, 3.0).tolist(),
+    "equal": lambda x: torch.equal(x, torch.full((3,), 3.0)),
+    "allclose": lambda x: torch.allclose(x, torch.full((3,), 3.0)),
+    "format": lambda x: f"{x[0]:.1f}",
+}
 
 
 def _saved(x: Tensor) -> list[float]:
@@ -98,9 +111,27 @@ def test_R22_no_public_method_reads_values_without_being_on_the_list() -> None:
     found = host_reading()
     assert {"item", "tolist", "__bool__", "__repr__", "numpy"} <= found
     assert found - HOST_READS - {"__hash__", "__dir__"} == set()
-    asked = {"numpy", "data", "__getitem__", "__repr__", "copy_", "item", "tolist", "__array__", "__bool__", "__int__",
-             "__float__", "__iter__", "__dlpack__", "cpu", "to", "untyped_storage", "__reduce_ex__",
-             "__eq__", "__lt__"}  # fmt: skip
+    asked = {
+        "numpy",
+        "data",
+        "__getitem__",
+        "__repr__",
+        "copy_",
+        "item",
+        "tolist",
+        "__array__",
+        "__bool__",
+        "__int__",
+        "__float__",
+        "__iter__",
+        "__dlpack__",
+        "cpu",
+        "to",
+        "untyped_storage",
+        "__reduce_ex__",
+        "__eq__",
+        "__lt__",
+    }
     assert asked <= HOST_READS
 
 

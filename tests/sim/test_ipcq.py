@@ -37,8 +37,15 @@ def both_directions(pe: Context, count: int, elements: int) -> Program:
     return got
 
 
-def run_both(queues: type[Queues] = Queues, *, seed: int | None = None, count: int = 12, slots: int = 1,
-             jitter: float = 0.0, elements: int = 256) -> dict[PE, dict[str, list[float]]]:  # fmt: skip
+def run_both(
+    queues: type[Queues] = Queues,
+    *,
+    seed: int | None = None,
+    count: int = 12,
+    slots: int = 1,
+    jitter: float = 0.0,
+    elements: int = 256,
+) -> dict[PE, dict[str, list[float]]]:
     machine = machine_of(TWO, replace(QUEUES, slots=slots, jitter=jitter), seed=seed, queues=queues)
     machine.install(BOTH_WAYS)
     return machine.run_launch(both_directions, [A, B], lambda _: (count, elements)).results

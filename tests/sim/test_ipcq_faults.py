@@ -28,8 +28,9 @@ def values(rank: int) -> np.ndarray:
     return np.random.default_rng(rank).standard_normal(ELEMENTS).astype(np.float32)
 
 
-def ran(*faults: Fault, settings: QueueSettings = QUEUES, queues: type[Queues] = Queues,
-        seed: int | None = None) -> tuple[float, list[bytes], Machine]:  # fmt: skip
+def ran(
+    *faults: Fault, settings: QueueSettings = QUEUES, queues: type[Queues] = Queues, seed: int | None = None
+) -> tuple[float, list[bytes], Machine]:
     """When the ring ended, every rank's bits, and the machine."""
     machine = machine_of(FOUR, settings, faults=FaultPlan(list(faults)), seed=seed, queues=queues)
     launch, found = run_schedule(machine, RING, values)

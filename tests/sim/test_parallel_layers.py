@@ -48,8 +48,10 @@ def block(rank: int, accelerator: Accelerator, tensor: int) -> dict[str, Tensor]
     y = second(nn.functional.gelu(inner))
     (y * DY).sum().backward()
     assert x.grad is not None and first.bias is not None and second.bias is not None
-    grads = {name: each.grad for name, each in (("w1", first.weight), ("b1", first.bias), ("w2", second.weight),
-                                                ("b2", second.bias))}  # fmt: skip
+    grads = {
+        name: each.grad
+        for name, each in (("w1", first.weight), ("b1", first.bias), ("w2", second.weight), ("b2", second.bias))
+    }
     return {"inner": inner.detach(), "y": y.detach(), "x": x.grad, **{n: g for n, g in grads.items() if g is not None}}
 
 
@@ -65,8 +67,15 @@ def on_one_device() -> dict[str, Tensor]:
     inner = x @ w1.T + b1
     y = nn.functional.gelu(inner) @ w2.T + b2
     (y * DY).sum().backward()
-    found = {"inner": inner.detach(), "y": y.detach(), "x": x.grad, "w1": w1.grad, "b1": b1.grad, "w2": w2.grad,
-             "b2": b2.grad}  # fmt: skip
+    found = {
+        "inner": inner.detach(),
+        "y": y.detach(),
+        "x": x.grad,
+        "w1": w1.grad,
+        "b1": b1.grad,
+        "w2": w2.grad,
+        "b2": b2.grad,
+    }
     return {name: each for name, each in found.items() if each is not None}
 
 
@@ -123,8 +132,16 @@ def no_host_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a product on the host")
 
-    for place, name in ((torch, "matmul"), (torch, "mm"), (torch, "bmm"), (torch, "addmm"), (torch.Tensor, "matmul"),
-                        (torch.Tensor, "__matmul__"), (torch.Tensor, "mm"), (nn.functional, "linear")):  # fmt: skip
+    for place, name in (
+        (torch, "matmul"),
+        (torch, "mm"),
+        (torch, "bmm"),
+        (torch, "addmm"),
+        (torch.Tensor, "matmul"),
+        (torch.Tensor, "__matmul__"),
+        (torch.Tensor, "mm"),
+        (nn.functional, "linear"),
+    ):
         monkeypatch.setattr(place, name, refuse)
     yield
 
@@ -204,9 +221,11 @@ def test_R50_groups_of_a_two_dimensional_grid() -> None:
         assert not model_parallel.model_parallel_is_initialized()
         joined(rank, tensor)
         found = (
-            model_parallel.get_tensor_model_parallel_rank(), model_parallel.get_tensor_model_parallel_world_size(),
-            model_parallel.get_data_parallel_rank(), model_parallel.get_data_parallel_world_size(),
-        )  # fmt: skip
+            model_parallel.get_tensor_model_parallel_rank(),
+            model_parallel.get_tensor_model_parallel_world_size(),
+            model_parallel.get_data_parallel_rank(),
+            model_parallel.get_data_parallel_world_size(),
+        )
         model_parallel.destroy_model_parallel()
         return found
 

@@ -13,15 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samebits.sim
-from samebits.sim.addresses import (
-    DEFAULT_MAP,
-    NAMES,
-    PAGE,
-    AddressError,
-    MemoryMap,
-    PhysAddr,
-    Region,
-)
+from samebits.sim.addresses import DEFAULT_MAP, NAMES, PAGE, AddressError, MemoryMap, PhysAddr, Region
 from samebits.sim.placement import Allocators, DPPolicy, LocalShard, ShardSpec, local_shards, resolve_dp_policy
 from samebits.sim.schedule import LinkClass
 from samebits.sim.topology import PE, Link, NoRouteError, Topology, grid_of
@@ -29,10 +21,12 @@ from samebits.sim.topology import PE, Link, NoRouteError, Topology, grid_of
 LINKS = {level: Link(1e-8, 1e11) for level in LinkClass}
 SIX = Topology(sips=6, width=3, height=2, links=LINKS)
 policies = st.builds(
-    DPPolicy, cube=st.sampled_from(["replicate", "column_wise", "row_wise"]),
+    DPPolicy,
+    cube=st.sampled_from(["replicate", "column_wise", "row_wise"]),
     pe=st.sampled_from(["replicate", "column_wise", "row_wise"]),
-    num_cubes=st.integers(1, 16), num_pes=st.integers(1, 8),
-)  # fmt: skip
+    num_cubes=st.integers(1, 16),
+    num_pes=st.integers(1, 8),
+)
 
 
 def test_R6_no_flat_index_of_a_pe_exists() -> None:

@@ -72,8 +72,12 @@ def test_R5_nobody_starts_a_collective_before_all_have_entered_the_one_before() 
     def program(rank: int) -> None:
         started()
         groups = [dist.new_group([0, 1, 2]), dist.new_group([1, 2, 3])]
-        works = [dist.all_reduce(torch.ones(4), group=group, async_op=True)
-                 for _ in range(3) for group in groups if dist.get_rank(group) >= 0]  # fmt: skip
+        works = [
+            dist.all_reduce(torch.ones(4), group=group, async_op=True)
+            for _ in range(3)
+            for group in groups
+            if dist.get_rank(group) >= 0
+        ]
         for work in works:
             assert work is not None
             work.wait()
@@ -95,11 +99,13 @@ def test_R5_nobody_starts_a_collective_before_all_have_entered_the_one_before() 
         ((lambda: dist.all_reduce(torch.ones(4)), lambda: dist.broadcast(torch.ones(4), 0)), ("broadcast",)),
         ((lambda: dist.all_reduce(torch.ones(4)), lambda: dist.all_reduce(torch.ones(4).double())), ("float64",)),
         ((lambda: dist.all_reduce(torch.ones(4)), lambda: dist.all_reduce(torch.ones(5))), ("[4]", "[5]")),
-        ((lambda: dist.all_reduce(torch.ones(4)), lambda: dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX)),
-         ("SUM", "MAX")),
+        (
+            (lambda: dist.all_reduce(torch.ones(4)), lambda: dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX)),
+            ("SUM", "MAX"),
+        ),
     ],
     ids=["operation", "dtype", "shape", "reduce operator"],
-)  # fmt: skip
+)
 def test_R9_a_mismatch_raises_on_every_member_and_names_both_call_sites(calls: Any, words: tuple[str, ...]) -> None:
     def program(rank: int) -> None:
         started()
@@ -183,8 +189,10 @@ def test_the_callers_random_states_are_left_alone() -> None:
 def test_E5_unsaved_random_states_are_noticed() -> None:
     """Planted fault: all ranks draw from one stream."""
     reference = execute(draws, 3).results
-    faulty = [execute(draws, 3, settings=Settings(policy=Uniform(seed, 3), streams=SharedStreams)).results
-              for seed in range(20)]  # fmt: skip
+    faulty = [
+        execute(draws, 3, settings=Settings(policy=Uniform(seed, 3), streams=SharedStreams)).results
+        for seed in range(20)
+    ]
     assert any(each != reference for each in faulty)
 
 

@@ -22,9 +22,12 @@ from samebits.sim.schedule import LinkClass, Schedule, nodes_of
 from samebits.sim.trees import converge, hierarchical, rank_chain, tree
 
 ALGORITHMS: dict[str, Callable[[int, int], Schedule]] = {
-    "gloo": gloo_ring, "ring": ring, "tree": tree, "chain": rank_chain,
+    "gloo": gloo_ring,
+    "ring": ring,
+    "tree": tree,
+    "chain": rank_chain,
     "chain in pieces": lambda ranks, elements: rank_chain(ranks, elements, pieces=3),
-}  # fmt: skip
+}
 
 
 def leaves(part: Part, ranks: int, holder: int = 0) -> Counter[int]:
@@ -116,8 +119,15 @@ def test_links_between_nodes() -> None:
     assert [LinkClass(link) for link in one.link] == [LinkClass.SIP, LinkClass.NODE, LinkClass.SIP, LinkClass.NODE]
 
 
-@pytest.mark.parametrize("make", [lambda: ring(0, 4), lambda: gloo_rooted_ring(2, 4, root=2),
-                                  lambda: rank_chain(2, 4, pieces=0), lambda: converge(2, 2, (2, 0))])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ring(0, 4),
+        lambda: gloo_rooted_ring(2, 4, root=2),
+        lambda: rank_chain(2, 4, pieces=0),
+        lambda: converge(2, 2, (2, 0)),
+    ],
+)
 def test_impossible_schedules_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="got"):
         make()

@@ -66,8 +66,14 @@ def test_R27_siblings_get_system_exit_at_their_next_wait_and_finally_blocks_run(
 
     with pytest.raises(SpawnException):
         execute(program, 3)
-    assert sorted(ended) == [(0, "SystemExit"), (0, "finally"), (1, "ArithmeticError"), (1, "finally"),
-                             (2, "SystemExit"), (2, "finally")]  # fmt: skip
+    assert sorted(ended) == [
+        (0, "SystemExit"),
+        (0, "finally"),
+        (1, "ArithmeticError"),
+        (1, "finally"),
+        (2, "SystemExit"),
+        (2, "finally"),
+    ]
 
 
 def test_R28_errors_are_root_causes_in_rank_order() -> None:

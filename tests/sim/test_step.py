@@ -21,14 +21,29 @@ from samebits.sim.step_clock import Clock
 
 H100S = preset("h100-node")
 BOTH = frozenset({"data", "tensor"})
-EIGHT_B = Decoder(vocabulary=128256, hidden=4096, layers=32, heads=32, key_heads=8, head_size=128, intermediate=14336,
-                  tied=False)  # fmt: skip
+EIGHT_B = Decoder(
+    vocab_size=128256,
+    hidden_size=4096,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    intermediate_size=14336,
+    tie_word_embeddings=False,
+)
 
 
 def decoder_of(name: str) -> Decoder:
     shape = MODELS[name]
-    return Decoder(vocabulary=shape.vocabulary, hidden=shape.hidden, layers=shape.layers, heads=shape.heads,
-                   key_heads=shape.key_heads, head_size=shape.head_size, intermediate=shape.intermediate)  # fmt: skip
+    return Decoder(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        num_hidden_layers=shape.num_hidden_layers,
+        num_attention_heads=shape.num_attention_heads,
+        num_key_value_heads=shape.num_key_value_heads,
+        head_dim=shape.head_dim,
+        intermediate_size=shape.intermediate_size,
+    )
 
 
 SMALL = Training(decoder=decoder_of("350m"), sequences=32, length=1024, micro_batch=2, lanes=16)
@@ -61,8 +76,13 @@ def test_bytes_between_tensor_ranks_are_those_that_ranks_send(ranks: int) -> Non
     step = Step(training, Layout(ranks, 1), H100S, BOTH)
     step.run()
     told = volumes.training_passes_of_all(MODELS["350m"], ranks, training.tokens, 2)
-    for what in ("row-parallel output", "column-parallel input gradient", "vocabulary hidden gradient",
-                 "embedding rows", "vocabulary statistics"):  # fmt: skip
+    for what in (
+        "row-parallel output",
+        "column-parallel input gradient",
+        "vocabulary hidden gradient",
+        "embedding rows",
+        "vocabulary statistics",
+    ):
         assert (ranks - 1) * step.sent[what] == told[what], what
     assert TILE_ROWS == SENT_ROWS
 
@@ -121,7 +141,9 @@ def test_promises_add_time_and_never_take_it_away() -> None:
 
 def test_1024_gpus_are_no_more_work_than_one_copy() -> None:
     """All layouts and promises: what is counted is calls, and they do not grow with the number of GPUs."""
-    training = Training(decoder=replace(EIGHT_B, layers=4), sequences=2048, length=4096, micro_batch=1, lanes=2048)
+    training = Training(
+        decoder=replace(EIGHT_B, num_hidden_layers=4), sequences=2048, length=4096, micro_batch=1, lanes=2048
+    )
 
     def calls(gpus: int) -> int:
         profile = cProfile.Profile()
@@ -174,7 +196,7 @@ def test_products_of_a_pass_are_those_of_the_weights() -> None:
     for share in (1, 4):
         one = Pass(decoder=EIGHT_B, rows=4096, length=4096, share=share, dtype="bfloat16")
         products = (one.reading_attention(), one.writing_attention(), one.reading_mlp(), one.writing_mlp())
-        dense = EIGHT_B.layer_weights - 2 * EIGHT_B.hidden
+        dense = EIGHT_B.layer_weights - 2 * EIGHT_B.hidden_size
         assert share * sum(kernel.flops for kernel in products) == 2 * 4096 * dense
     assert EIGHT_B.weights == 8_030_261_248, "Llama 3.1 8B"
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.house.documents import PROJECT, blocks
+from tests.repository.documents import PROJECT, blocks
 from tests.sim.test_validate import found
 
 from samebits.cli import main

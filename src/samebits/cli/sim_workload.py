@@ -8,8 +8,8 @@ from pathlib import Path
 
 from samebits.sim.decoder_cost import Decoder
 from samebits.sim.layouts import Training
+from samebits.train.assessment import shape_of
 from samebits.train.configuration import read
-from samebits.train.planning import shape_of
 
 
 def training_of(config: Path, settings: Sequence[str], batch: int | None = None) -> Training:
@@ -18,12 +18,21 @@ def training_of(config: Path, settings: Sequence[str], batch: int | None = None)
     shape, training = shape_of(chosen), chosen.training
     found = Training(
         decoder=Decoder(
-            vocabulary=shape.vocabulary, hidden=shape.hidden, layers=shape.layers, heads=shape.heads,
-            key_heads=shape.key_heads, head_size=shape.head_size, intermediate=shape.intermediate, tied=shape.tied,
+            vocab_size=shape.vocab_size,
+            hidden_size=shape.hidden_size,
+            num_hidden_layers=shape.num_hidden_layers,
+            num_attention_heads=shape.num_attention_heads,
+            num_key_value_heads=shape.num_key_value_heads,
+            head_dim=shape.head_dim,
+            intermediate_size=shape.intermediate_size,
+            tie_word_embeddings=shape.tie_word_embeddings,
         ),
-        sequences=training.batch, length=chosen.data.length, micro_batch=training.micro_batch, lanes=training.lanes,
+        sequences=training.global_batch_size,
+        length=chosen.data.max_length,
+        micro_batch=training.micro_batch_size,
+        lanes=training.lanes,
         dtype=training.dtype,
-    )  # fmt: skip
+    )
     if batch is None:
         return found
     if batch % training.lanes:

@@ -22,9 +22,10 @@ HBM_BYTES_PER_S: Final = 256e9
 UCIE_PORT: Final = 8 * NANOSECOND
 # What was measured on the seed's system between neighbouring PEs: bytes, seconds by IPCQ, seconds by raw DMA.
 PE_TO_PE: Final = (
-    (128, 31.1 * NANOSECOND, 12.0 * NANOSECOND), (256, 32.6 * NANOSECOND, 13.0 * NANOSECOND),
+    (128, 31.1 * NANOSECOND, 12.0 * NANOSECOND),
+    (256, 32.6 * NANOSECOND, 13.0 * NANOSECOND),
     (384, 34.1 * NANOSECOND, 14.0 * NANOSECOND),
-)  # fmt: skip
+)
 # Assumed.
 SIP_LINK: Final = Link(150 * NANOSECOND, 128e9)
 GEMM_FLOPS: Final = 8e12
@@ -50,13 +51,26 @@ LINKS: Final = {
 QUEUES: Final = QueueSettings(overhead=RECEIVE_OVERHEAD, copy_bytes_per_s=HBM_BYTES_PER_S)
 
 
-def accelerator(sips: int = 1, width: int | None = None, height: int | None = None, *,
-                cube_mesh: tuple[int, int] = (4, 4), pes: int = 8, torus: bool = True) -> Topology:  # fmt: skip
+def accelerator(
+    sips: int = 1,
+    width: int | None = None,
+    height: int | None = None,
+    *,
+    cube_mesh: tuple[int, int] = (4, 4),
+    pes: int = 8,
+    torus: bool = True,
+) -> Topology:
     """A machine of the seed's kind."""
     return Topology(sips=sips, width=width, height=height, torus=torus, cube_mesh=cube_mesh, pes=pes, links=dict(LINKS))
 
 
-def machine_of(topology: Topology, settings: QueueSettings = QUEUES, *, faults: FaultPlan | None = None,
-               seed: int | None = None, queues: type[Queues] = Queues) -> Machine:  # fmt: skip
+def machine_of(
+    topology: Topology,
+    settings: QueueSettings = QUEUES,
+    *,
+    faults: FaultPlan | None = None,
+    seed: int | None = None,
+    queues: type[Queues] = Queues,
+) -> Machine:
     """That machine at work, with the seed's queues unless told."""
     return Machine(topology, settings, faults=faults, seed=seed, queues=queues)

@@ -58,9 +58,11 @@ class PhysAddr:
             raise AddressError(f"address: {number:#x}; allowed: 64 bits")
         high = number >> OFFSET_BITS
         return cls(
-            high >> (CUBE_BITS + PE_BITS), high >> PE_BITS & (MOST_CUBES - 1), high & (MOST_PES - 1),
+            high >> (CUBE_BITS + PE_BITS),
+            high >> PE_BITS & (MOST_CUBES - 1),
+            high & (MOST_PES - 1),
             number & ((1 << OFFSET_BITS) - 1),
-        )  # fmt: skip
+        )
 
     def __add__(self, nbytes: int) -> PhysAddr:
         return PhysAddr(self.sip, self.cube, self.pe, self.local_offset + nbytes)
@@ -112,9 +114,13 @@ class MemoryMap:
         return address, self.region_of(address)
 
 
-DEFAULT_MAP: Final = MemoryMap({
-    "registers": Region(0x0000_0000, 64 << 10), "tcm": Region(0x0010_0000, 1 << 20),
-    "sram": Region(0x0100_0000, 16 << 20), "ipcq": Region(0x0400_0000, 32 << 20),
-    "hbm": Region(0x10_0000_0000, 6 << 30),
-})  # fmt: skip
+DEFAULT_MAP: Final = MemoryMap(
+    {
+        "registers": Region(0x0000_0000, 64 << 10),
+        "tcm": Region(0x0010_0000, 1 << 20),
+        "sram": Region(0x0100_0000, 16 << 20),
+        "ipcq": Region(0x0400_0000, 32 << 20),
+        "hbm": Region(0x10_0000_0000, 6 << 30),
+    }
+)
 """The sizes that the seed leaves open; each region is followed by a hole."""

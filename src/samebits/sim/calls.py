@@ -76,8 +76,10 @@ def _dense(tensor: Tensor) -> bool:
 
 def _all_reduce(calls: Sequence[Call], how: Algorithms) -> None:
     """Several tensors of one call are one buffer."""
-    buffers = [torch.cat([flat(each) for each in call.inputs]) if len(call.inputs) > 1 else flat(call.inputs[0])
-               for call in calls]  # fmt: skip
+    buffers = [
+        torch.cat([flat(each) for each in call.inputs]) if len(call.inputs) > 1 else flat(call.inputs[0])
+        for call in calls
+    ]
     total = reduced(buffers, calls[0].op, how.all_reduce)
     for call in calls:
         pieces = torch.split_with_sizes(total, [each.numel() for each in call.outputs])
@@ -159,9 +161,16 @@ def _barrier(calls: Sequence[Call], how: Algorithms) -> None:
 
 
 OPERATIONS: Final[dict[str, Callable[[Sequence[Call], Algorithms], None]]] = {
-    "all-reduce": _all_reduce, "reduce": _reduce, "reduce-scatter": _reduce_scatter, "broadcast": _broadcast,
-    "all-gather": _all_gather, "gather": _gather, "scatter": _scatter, "all-to-all": _all_to_all, "barrier": _barrier,
-}  # fmt: skip
+    "all-reduce": _all_reduce,
+    "reduce": _reduce,
+    "reduce-scatter": _reduce_scatter,
+    "broadcast": _broadcast,
+    "all-gather": _all_gather,
+    "gather": _gather,
+    "scatter": _scatter,
+    "all-to-all": _all_to_all,
+    "barrier": _barrier,
+}
 
 
 def execute(calls: Sequence[Call], how: Algorithms) -> None:

@@ -173,8 +173,11 @@ class Replayed:
 
 
 POLICIES: Final[dict[str, Callable[[int, int], Policy]]] = {
-    "fifo": lambda seed, ranks: Fifo(), "uniform": Uniform, "priority": Priority, "starve": Starve,
-}  # fmt: skip
+    "fifo": lambda seed, ranks: Fifo(),
+    "uniform": Uniform,
+    "priority": Priority,
+    "starve": Starve,
+}
 
 
 def policy_of(name: str, seed: int, ranks: int) -> Policy:

@@ -67,14 +67,28 @@ class Cluster:
         self.faults = Faults(settings.faults)
         self.store = YieldingStore()
         self.settings = settings
-        environments = [{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_PORT": "1",
-                         "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "sim", "SAMEBITS_TRANSPORT": "sim"}
-                        for rank in range(ranks)]  # fmt: skip
+        environments = [
+            {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                "MASTER_PORT": "1",
+                "LOCAL_WORLD_SIZE": str(ranks),
+                "MASTER_ADDR": "sim",
+                "SAMEBITS_TRANSPORT": "sim",
+            }
+            for rank in range(ranks)
+        ]
         self._streams = settings.streams(ranks)
         self._scheduler = Scheduler(
-            [_body(function, rank, args) for rank in range(ranks)], environments, enter=self._enter,
-            streams=self._streams, policy=settings.policy, faults=self.faults, limits=settings.limits,
-        )  # fmt: skip
+            [_body(function, rank, args) for rank in range(ranks)],
+            environments,
+            enter=self._enter,
+            streams=self._streams,
+            policy=settings.policy,
+            faults=self.faults,
+            limits=settings.limits,
+        )
         self.ranks = self._scheduler.ranks
         self.network = Network(self, self._scheduler.engine, settings.parts)
         for rank in self.ranks:
@@ -110,16 +124,18 @@ class Cluster:
         return ended
 
     def outcome(self) -> Outcome:
-        return Outcome([rank.result for rank in self.ranks], [rank.clock for rank in self.ranks], self.trace,
-                       self.network.journal)  # fmt: skip
+        return Outcome(
+            [rank.result for rank in self.ranks], [rank.clock for rank in self.ranks], self.trace, self.network.journal
+        )
 
 
 def _body(function: Callable[..., Any], rank: int, args: Sequence[Any]) -> Callable[[], Any]:
     return lambda: function(rank, *args)
 
 
-def execute(function: Callable[..., Any], ranks: int, args: Sequence[Any] = (), *,
-            settings: Settings | None = None) -> Outcome:  # fmt: skip
+def execute(
+    function: Callable[..., Any], ranks: int, args: Sequence[Any] = (), *, settings: Settings | None = None
+) -> Outcome:
     """function(rank, *args) on every rank, to the end."""
     cluster = Cluster(function, args, ranks, settings or Settings())
     cluster.run()

@@ -24,37 +24,41 @@ ACTIVATION_PASSES: Final = 4
 class Decoder:
     """The sizes of a decoder on which its cost depends."""
 
-    vocabulary: int
-    hidden: int
-    layers: int
-    heads: int
-    key_heads: int
-    head_size: int
-    intermediate: int
-    tied: bool = True
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    tie_word_embeddings: bool = True
     gated: bool = True
     """Whether the feed-forward part has three matrices (SwiGLU), or two."""
 
     @property
     def query(self) -> int:
-        return self.heads * self.head_size
+        return self.num_attention_heads * self.head_dim
 
     @property
     def key(self) -> int:
-        return self.key_heads * self.head_size
+        return self.num_key_value_heads * self.head_dim
 
     @property
     def layer_weights(self) -> int:
         matrices = 3 if self.gated else 2
-        return self.hidden * (2 * self.query + 2 * self.key + matrices * self.intermediate + 2)
+        return self.hidden_size * (2 * self.query + 2 * self.key + matrices * self.intermediate_size + 2)
 
     @property
     def head_weights(self) -> int:
-        return self.vocabulary * self.hidden
+        return self.vocab_size * self.hidden_size
 
     @property
     def weights(self) -> int:
-        return self.layers * self.layer_weights + self.hidden + self.head_weights * (1 if self.tied else 2)
+        return (
+            self.num_hidden_layers * self.layer_weights
+            + self.hidden_size
+            + self.head_weights * (1 if self.tie_word_embeddings else 2)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +102,21 @@ class Pass:
     def reading_attention(self) -> Kernel:
         """Queries, keys and values."""
         d = self.decoder
-        return product("qkv", self.rows, d.hidden, (d.query + 2 * d.key) / self.share, self.element)
+        return product("qkv", self.rows, d.hidden_size, (d.query + 2 * d.key) / self.share, self.element)
 
     def writing_attention(self) -> Kernel:
-        return product("o", self.rows, self.decoder.query / self.share, self.decoder.hidden, self.element)
+        return product("o", self.rows, self.decoder.query / self.share, self.decoder.hidden_size, self.element)
 
     def reading_mlp(self) -> Kernel:
         d = self.decoder
-        return product("up", self.rows, d.hidden, (2 if d.gated else 1) * d.intermediate / self.share, self.element)
+        return product(
+            "up", self.rows, d.hidden_size, (2 if d.gated else 1) * d.intermediate_size / self.share, self.element
+        )
 
     def writing_mlp(self) -> Kernel:
-        return product("down", self.rows, self.decoder.intermediate / self.share, self.decoder.hidden, self.element)
+        return product(
+            "down", self.rows, self.decoder.intermediate_size / self.share, self.decoder.hidden_size, self.element
+        )
 
     def attention(self, times: float = 1.0) -> Kernel:
         """Causal: half of the scores."""
@@ -119,15 +127,15 @@ class Pass:
     def pointwise(self, times: float = 1.0) -> Kernel:
         """Norms, residual sums, rotations and the activation function; the stream itself is on every rank."""
         d = self.decoder
-        width = STREAM_PASSES * d.hidden + ACTIVATION_PASSES * d.intermediate / self.share
+        width = STREAM_PASSES * d.hidden_size + ACTIVATION_PASSES * d.intermediate_size / self.share
         return Kernel("pointwise", 0.0, times * self.element * self.rows * width)
 
     def head(self, times: float = 1.0) -> Kernel:
         """Logits and their loss."""
         d = self.decoder
-        made = product("head", self.rows, d.hidden, d.vocabulary / self.share, self.element)
+        made = product("head", self.rows, d.hidden_size, d.vocab_size / self.share, self.element)
         return Kernel(
-            "head", times * made.flops, times * (made.nbytes + FLOAT32 * self.rows * d.vocabulary / self.share)
+            "head", times * made.flops, times * (made.nbytes + FLOAT32 * self.rows * d.vocab_size / self.share)
         )
 
 

@@ -17,8 +17,9 @@ class Handle:
 
     __slots__ = ("_other", "_ready", "blame", "blockers", "done", "error", "finish", "source", "what")
 
-    def __init__(self, what: str, *, ready: Callable[[], bool] | None = None,
-                 blockers: Callable[[], Sequence[int]] = tuple) -> None:  # fmt: skip
+    def __init__(
+        self, what: str, *, ready: Callable[[], bool] | None = None, blockers: Callable[[], Sequence[int]] = tuple
+    ) -> None:
         self.what, self.blockers = what, blockers
         self.done = False
         self.error: BaseException | None = None
@@ -75,8 +76,7 @@ class Engine:
         self._advancing = False
         self._thread = threading.get_ident()
 
-    def at(self, time: float, action: Callable[[], None], label: str = "", actor: int = -1,
-           channel: str = "") -> Event:  # fmt: skip
+    def at(self, time: float, action: Callable[[], None], label: str = "", actor: int = -1, channel: str = "") -> Event:
         """Something that shall happen at a time; if an event makes it, not before that one."""
         event = Event(max(time, self.now if self._advancing else time), self._count, label, actor, action, channel)
         self._count += 1

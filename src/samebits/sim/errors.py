@@ -38,15 +38,17 @@ class SpawnException(ProcessRaisedException):
 
     `abandoned` are ranks that would not end: each swallowed SystemExit twice, or never came back to a wait."""
 
-    def __init__(self, errors: Mapping[int, BaseException], told: Mapping[int, str],
-                 abandoned: tuple[int, ...] = ()) -> None:  # fmt: skip
+    def __init__(
+        self, errors: Mapping[int, BaseException], told: Mapping[int, str], abandoned: tuple[int, ...] = ()
+    ) -> None:
         self.errors = dict(sorted(errors.items()))
         self.told = dict(told)
         self.abandoned = abandoned
         first = next(iter(self.errors), abandoned[0] if abandoned else 0)
         lines = [f"rank {rank}: {type(error).__name__}: {error}" for rank, error in self.errors.items()]
-        lines += [f"rank {rank} swallowed SystemExit twice, or never came to a wait, and was abandoned"
-                  for rank in abandoned]  # fmt: skip
+        lines += [
+            f"rank {rank} swallowed SystemExit twice, or never came to a wait, and was abandoned" for rank in abandoned
+        ]
         traces = [f"\n-- Rank {rank} ended with this error:\n{self.told[rank]}" for rank in self.errors if rank in told]
         super().__init__("\n".join([*lines, *traces]), first, 0)
 

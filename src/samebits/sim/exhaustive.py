@@ -13,8 +13,9 @@ from samebits.sim.cluster import Settings
 from samebits.sim.explore import Program, Seen, run_once
 
 
-def schedules(program: Program, settings: Settings | None = None, *, reduce: bool = True,
-              most: int = 100_000) -> Iterator[Seen]:  # fmt: skip
+def schedules(
+    program: Program, settings: Settings | None = None, *, reduce: bool = True, most: int = 100_000
+) -> Iterator[Seen]:
     """One run after another, FIFO's first. ValueError once there are more than `most`."""
     how, runs = settings or Settings(), 0
     todo: list[tuple[int, ...]] = [()]

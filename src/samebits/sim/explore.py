@@ -113,9 +113,15 @@ def reference_of(program: Program, settings: Settings | None = None) -> Seen:
     return run_once(program, Replayed({}), settings or Settings())
 
 
-def explore(program: Program, seeds: Iterable[int], policies: Sequence[str] = ("uniform",), *,
-            settings: Settings | None = None, told: Callable[[Exploration], None] | None = None,
-            shrink: bool = True) -> Exploration:  # fmt: skip
+def explore(
+    program: Program,
+    seeds: Iterable[int],
+    policies: Sequence[str] = ("uniform",),
+    *,
+    settings: Settings | None = None,
+    told: Callable[[Exploration], None] | None = None,
+    shrink: bool = True,
+) -> Exploration:
     """Every policy under every seed until one schedule differs from FIFO's; `told` hears after each run.
 
     A program that fails under FIFO, with no fault planned, is not run again: there is nothing to compare with."""
@@ -145,8 +151,17 @@ def replay(program: Program, trace: str, settings: Settings | None = None) -> Se
     return run_once(program, Replayed(picks_of(trace)), settings or Settings())
 
 
-def _finding(program: Program, how: Settings, reference: Seen, seen: Seen, seed: int, policy: str, why: str,
-             difference: Difference | None, shrink: bool) -> Finding:  # fmt: skip
+def _finding(
+    program: Program,
+    how: Settings,
+    reference: Seen,
+    seen: Seen,
+    seed: int,
+    policy: str,
+    why: str,
+    difference: Difference | None,
+    shrink: bool,
+) -> Finding:
     picks = {choice.number: choice.index for choice in seen.trace.unusual}
 
     def fails(tried: dict[int, int]) -> bool:
@@ -168,11 +183,15 @@ def _races(difference: Difference | None, choices: Sequence[Choice]) -> str:
         return ""
     one, other = difference.reference, difference.found
     if one.source != other.source:
-        return (f"the receive from any rank at {one.site} races: rank {one.source}'s message and rank {other.source}'s"
-                f" are both on their way")  # fmt: skip
+        return (
+            f"the receive from any rank at {one.site} races: rank {one.source}'s message and rank {other.source}'s"
+            f" are both on their way"
+        )
     if one.taken == other.taken or not choices:
         return ""
     last = choices[-1]
     brings = f"is sent to rank {difference.rank}" if one.what == "receive" else f"rank {difference.rank} brings"
-    return (f"the program races by itself: {last.alternatives[last.index].what}, against {last.alternatives[0].what}:"
-            f" which of them comes first decides what {brings}")  # fmt: skip
+    return (
+        f"the program races by itself: {last.alternatives[last.index].what}, against {last.alternatives[0].what}:"
+        f" which of them comes first decides what {brings}"
+    )

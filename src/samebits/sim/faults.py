@@ -48,8 +48,10 @@ class Fault:
         """From `kind@rank:place[:amount]`; ValueError for anything else."""
         found = re.fullmatch(r"([a-z]+)@(\d{1,6}):(\d{1,9})(?::(\d{1,9}(?:\.\d{1,12})?))?", text)
         if not found or (found[4] is None) == (found[1] in _AMOUNTS):
-            raise ValueError(f"a fault is {text!r:.60}; allowed: crash@RANK:WAIT, late@RANK:WAIT:SECONDS,"
-                             f" slow@RANK:WAIT:FACTOR, skip@RANK:COLLECTIVE, swap@RANK:COLLECTIVE")  # fmt: skip
+            raise ValueError(
+                f"a fault is {text!r:.60}; allowed: crash@RANK:WAIT, late@RANK:WAIT:SECONDS,"
+                f" slow@RANK:WAIT:FACTOR, skip@RANK:COLLECTIVE, swap@RANK:COLLECTIVE"
+            )
         return cls(found[1], int(found[2]), int(found[3]), float(found[4] or 0))
 
 

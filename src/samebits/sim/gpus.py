@@ -90,32 +90,57 @@ class Cluster:
 # A step of LL takes the 1 us that is published; the rest of its 24.417 us is the start, over which all rows share.
 START: Final = (24.417 - 14) * MICROSECOND
 NVLINK3: Final = (
-    Protocol("LL", 1.0 * MICROSECOND, 0.4730), Protocol("LL128", 1.1270 * MICROSECOND, 0.5231),
+    Protocol("LL", 1.0 * MICROSECOND, 0.4730),
+    Protocol("LL128", 1.1270 * MICROSECOND, 0.5231),
     Protocol("Simple", 6.9069 * MICROSECOND, 0.7697),
-)  # fmt: skip
+)
 A100: Final = Device(
-    name="A100 80GB", flops={"bfloat16": 312e12, "float32": 19.5e12}, memory=80 * 10**9, memory_bytes_per_s=2039 * GB,
-    gemm_efficiency=0.75, attention_efficiency=0.35, memory_efficiency=0.5,
-)  # fmt: skip
+    name="A100 80GB",
+    flops={"bfloat16": 312e12, "float32": 19.5e12},
+    memory=80 * 10**9,
+    memory_bytes_per_s=2039 * GB,
+    gemm_efficiency=0.75,
+    attention_efficiency=0.35,
+    memory_efficiency=0.5,
+)
 H100: Final = Device(
-    name="H100 80GB", flops={"bfloat16": 989.4e12, "float32": 66.9e12}, memory=80 * 10**9,
-    memory_bytes_per_s=3350 * GB, gemm_efficiency=0.6, attention_efficiency=0.2, memory_efficiency=0.6,
-)  # fmt: skip
+    name="H100 80GB",
+    flops={"bfloat16": 989.4e12, "float32": 66.9e12},
+    memory=80 * 10**9,
+    memory_bytes_per_s=3350 * GB,
+    gemm_efficiency=0.6,
+    attention_efficiency=0.2,
+    memory_efficiency=0.6,
+)
 H200: Final = Device(
-    name="H200 141GB", flops=H100.flops, memory=141 * 10**9, memory_bytes_per_s=4800 * GB,
-    gemm_efficiency=H100.gemm_efficiency, attention_efficiency=H100.attention_efficiency,
+    name="H200 141GB",
+    flops=H100.flops,
+    memory=141 * 10**9,
+    memory_bytes_per_s=4800 * GB,
+    gemm_efficiency=H100.gemm_efficiency,
+    attention_efficiency=H100.attention_efficiency,
     memory_efficiency=H100.memory_efficiency,
-)  # fmt: skip
+)
 A100_NODE: Final = Fabric(
-    per_node=8, node_bytes_per_s=300 * GB, protocols=NVLINK3, start=START, network_bytes_per_s=25 * GB,
-    network_efficiency=0.92, network_alpha=5 * MICROSECOND,
-)  # fmt: skip
+    per_node=8,
+    node_bytes_per_s=300 * GB,
+    protocols=NVLINK3,
+    start=START,
+    network_bytes_per_s=25 * GB,
+    network_efficiency=0.92,
+    network_alpha=5 * MICROSECOND,
+)
 # The line through 128 MiB and 2 GiB of an all-reduce over 8 H100: rate against 450 GB/s.
 H100_NODE: Final = Fabric(
-    per_node=8, node_bytes_per_s=450 * GB, protocols=NVLINK3, start=START,
-    in_switch=Protocol("NVLS", 119.5 * MICROSECOND - START, 0.6040), network_bytes_per_s=50 * GB,
-    network_efficiency=0.92, network_alpha=5 * MICROSECOND,
-)  # fmt: skip
+    per_node=8,
+    node_bytes_per_s=450 * GB,
+    protocols=NVLINK3,
+    start=START,
+    in_switch=Protocol("NVLS", 119.5 * MICROSECOND - START, 0.6040),
+    network_bytes_per_s=50 * GB,
+    network_efficiency=0.92,
+    network_alpha=5 * MICROSECOND,
+)
 PRESETS: Final = {
     "a100-node": Cluster(device=A100, fabric=A100_NODE),
     "h100-node": Cluster(device=H100, fabric=H100_NODE),

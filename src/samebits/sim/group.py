@@ -88,8 +88,10 @@ class SimGroup(_ProcessGroup):  # type: ignore[misc]
         super().__init__(place, len(members.ranks))
         rank = current()
         if rank is None:
-            raise RuntimeError(f"backend '{BACKEND}' exists inside a rank of the virtual cluster only; start it with"
-                               " samebits.sim.spawn, or with `samebits sim run`")  # fmt: skip
+            raise RuntimeError(
+                f"backend '{BACKEND}' exists inside a rank of the virtual cluster only; start it with"
+                " samebits.sim.spawn, or with `samebits sim run`"
+            )
         self._rank, self._members, self._name = rank, members, members.name
         self._posted = 0
         self._held: list[tuple[Call, Handle]] = []
@@ -163,8 +165,15 @@ class SimGroup(_ProcessGroup):  # type: ignore[misc]
             stand_in.becomes(entered)
         return [handle]
 
-    def _one(self, operation: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], op: str = "", root: int = -1,
-             splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())) -> SimWork:  # fmt: skip
+    def _one(
+        self,
+        operation: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        op: str = "",
+        root: int = -1,
+        splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
+    ) -> SimWork:
         return self.run([Call(operation, tuple(inputs), tuple(outputs), op, root, splits)], outputs)
 
     def allreduce(self, tensors: Any, opts: Any = None) -> SimWork:
@@ -183,8 +192,9 @@ class SimGroup(_ProcessGroup):  # type: ignore[misc]
         return self._one("all-gather", inputs, outputs[0])
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> SimWork:
-        calls = [Call("all-gather", (given,), tuple(lists[place] for lists in outputs))
-                 for place, given in enumerate(inputs)]  # fmt: skip
+        calls = [
+            Call("all-gather", (given,), tuple(lists[place] for lists in outputs)) for place, given in enumerate(inputs)
+        ]
         return self.run(calls, [each for lists in outputs for each in lists])
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> SimWork:
@@ -203,10 +213,10 @@ class SimGroup(_ProcessGroup):  # type: ignore[misc]
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> SimWork:
         return self._one("reduce-scatter", [given], [output], _op(opts))
 
-    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor],
-                                        opts: Any = None) -> SimWork:  # fmt: skip
-        calls = [Call("reduce-scatter", (given,), (out,), _op(opts))
-                 for out, given in zip(outputs, inputs, strict=True)]  # fmt: skip
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> SimWork:
+        calls = [
+            Call("reduce-scatter", (given,), (out,), _op(opts)) for out, given in zip(outputs, inputs, strict=True)
+        ]
         return self.run(calls, outputs)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -225,8 +235,9 @@ class SimGroup(_ProcessGroup):  # type: ignore[misc]
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> SimWork:
         return self._one("all-to-all", inputs, outputs)
 
-    def all_to_all_single(self, output: Tensor, given: Tensor, out_rows: list[int] | None,
-                          in_rows: list[int] | None, opts: Any = None) -> SimWork:  # fmt: skip
+    def all_to_all_single(
+        self, output: Tensor, given: Tensor, out_rows: list[int] | None, in_rows: list[int] | None, opts: Any = None
+    ) -> SimWork:
         return self._one("all-to-all", [given], [output], splits=(tuple(in_rows or ()), tuple(out_rows or ())))
 
     alltoall_base = all_to_all_single

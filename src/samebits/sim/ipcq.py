@@ -32,8 +32,15 @@ from samebits.sim.wires import Wires
 class Queues:
     """All queue pairs of a machine."""
 
-    def __init__(self, engine: Engine, wires: Wires, settings: QueueSettings, faults: FaultPlan,
-                 memory: MemoryMap = DEFAULT_MAP, seed: int | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        engine: Engine,
+        wires: Wires,
+        settings: QueueSettings,
+        faults: FaultPlan,
+        memory: MemoryMap = DEFAULT_MAP,
+        seed: int | None = None,
+    ) -> None:
         self.engine, self.wires, self.settings, self.faults = engine, wires, settings, faults
         self._region = memory.regions["ipcq"]
         self._pairs: dict[PE, dict[str, QueuePair]] = {}
@@ -52,15 +59,30 @@ class Queues:
                 self.wires.topology.check(place)
         ring = self.settings.slots * self.settings.slot_bytes
         each = -(-ring // PAGE) * PAGE
-        bases = {owner: {name: PhysAddr.at(owner, self._region.start + each * number)
-                         for number, name in enumerate(directions)} for owner, directions in table.items()}  # fmt: skip
+        bases = {
+            owner: {
+                name: PhysAddr.at(owner, self._region.start + each * number) for number, name in enumerate(directions)
+            }
+            for owner, directions in table.items()
+        }
         for owner, directions in table.items():
             if each * len(directions) > self._region.size:
-                raise IpcqError(f"install: {len(directions)} rings of {each:,} bytes for {owner}; there are"
-                                f" {self._region.size:,} bytes")  # fmt: skip
-            pairs = {name: QueuePair(owner, name, bases[owner][name], self.settings.slots, self.settings.slot_bytes,
-                                     peer, bases[peer][facing(table, owner, name)])
-                     for name, peer in directions.items()}  # fmt: skip
+                raise IpcqError(
+                    f"install: {len(directions)} rings of {each:,} bytes for {owner}; there are"
+                    f" {self._region.size:,} bytes"
+                )
+            pairs = {
+                name: QueuePair(
+                    owner,
+                    name,
+                    bases[owner][name],
+                    self.settings.slots,
+                    self.settings.slot_bytes,
+                    peer,
+                    bases[peer][facing(table, owner, name)],
+                )
+                for name, peer in directions.items()
+            }
             self.engine.at(self.engine.now + latency(owner), partial(self._take_in, owner, pairs))
 
     def _take_in(self, owner: PE, pairs: dict[str, QueuePair]) -> None:
@@ -215,9 +237,13 @@ class Queues:
             ring = next(other.ring for other in self._pairs[pair.peer].values() if other.rx_base == pair.peer_rx_base)
             counted = pair.on_wire + len(ring) + pair.returning + pair.lost
             if not (0 <= pair.in_flight <= pair.slots and min(pair.on_wire, pair.returning) >= 0):
-                raise IpcqError(f"{owner} {direction}: {pair.in_flight} messages in flight, {pair.returning} credits;"
-                                f" allowed: 0 to {pair.slots}{self.faults.told()}")  # fmt: skip
+                raise IpcqError(
+                    f"{owner} {direction}: {pair.in_flight} messages in flight, {pair.returning} credits;"
+                    f" allowed: 0 to {pair.slots}{self.faults.told()}"
+                )
             if pair.sent != pair.freed + counted:
-                raise IpcqError(f"{owner} {direction}: {pair.sent} sent, {pair.freed} freed, {counted} in flight"
-                                f"{self.faults.told()}")  # fmt: skip
+                raise IpcqError(
+                    f"{owner} {direction}: {pair.sent} sent, {pair.freed} freed, {counted} in flight"
+                    f"{self.faults.told()}"
+                )
         self._touched.clear()

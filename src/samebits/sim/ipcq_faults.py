@@ -48,8 +48,9 @@ class FaultPlan:
         self.injected: list[Fault] = []
 
     @classmethod
-    def drawn(cls, seed: int, channels: Iterable[Channel], kinds: Sequence[str], *, count: int, messages: int,
-              amount: float) -> FaultPlan:  # fmt: skip
+    def drawn(
+        cls, seed: int, channels: Iterable[Channel], kinds: Sequence[str], *, count: int, messages: int, amount: float
+    ) -> FaultPlan:
         """`count` faults at places drawn from a seed."""
         source, places = random.Random(f"faults {seed}"), sorted(set(channels))
         chosen: dict[tuple[Channel, int], Fault] = {}

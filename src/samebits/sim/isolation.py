@@ -165,8 +165,9 @@ def isolated() -> Iterator[None]:
     with ExitStack() as scope:
         Worlds.kind = type(distributed_c10d._world)
         scope.enter_context(_replaced(module, "_world", Worlds(distributed_c10d._world)))
-        scope.enter_context(_replaced(module, "_new_process_group_helper",
-                                      _takes_over(distributed_c10d._new_process_group_helper)))  # fmt: skip
+        scope.enter_context(
+            _replaced(module, "_new_process_group_helper", _takes_over(distributed_c10d._new_process_group_helper))
+        )
         handlers = rendezvous.__globals__["_rendezvous_handlers"]
         for scheme in _SCHEMES:
             known = handlers[scheme]

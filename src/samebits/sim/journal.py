@@ -81,8 +81,10 @@ class Difference:
         if self.reference is None or self.found is None:
             return f"{where}: in one run only"
         if self.reference.source != self.found.source:
-            return (f"{where}: received from rank {self.reference.source} in one run and from rank {self.found.source}"
-                    f" in the other")  # fmt: skip
+            return (
+                f"{where}: received from rank {self.reference.source} in one run and from rank {self.found.source}"
+                f" in the other"
+            )
         if self.reference.taken != self.found.taken:
             who = "the sender" if one.what == "receive" else f"rank {self.rank}"
             return f"{where}: {who} brought other bits ({self.reference.taken} != {self.found.taken})"
@@ -105,8 +107,9 @@ class Journal:
             return None
         # What a collective brought differs because an earlier one did: a cause comes before its consequences.
         group, sequence, rank = min(parted, key=keys.index)
-        return Difference(group, sequence, rank, self.entries.get((group, sequence, rank)),
-                          found.entries.get((group, sequence, rank)))  # fmt: skip
+        return Difference(
+            group, sequence, rank, self.entries.get((group, sequence, rank)), found.entries.get((group, sequence, rank))
+        )
 
     def critical(self) -> list[int]:
         """Ranks on which collectives had to wait, in the order of the program; one entry a collective."""

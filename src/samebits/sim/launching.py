@@ -34,8 +34,9 @@ class Accelerator:
         self.machine = machine or machine_of(accelerator(sips, sips, 1))
         self.launches = 0
 
-    def launch(self, kernel: Kernel, sip: int, arguments: Callable[[PE], tuple[Any, ...]], places: list[PE],
-               name: str) -> Launch:  # fmt: skip
+    def launch(
+        self, kernel: Kernel, sip: int, arguments: Callable[[PE], tuple[Any, ...]], places: list[PE], name: str
+    ) -> Launch:
         """Runs a kernel on PEs of a SIP, and waits for it."""
         rank = current()
         self.launches += 1
@@ -70,8 +71,13 @@ class Accelerator:
         if not columns or not a_MK.shape[0]:
             return out_MN
         a, b = a_MK.detach().float().contiguous(), b_KN.detach().float()
-        self.launch(gemm_kernel, sip, lambda place: (a, b[:, columns[place]].contiguous(), out_MN[:, columns[place]]),
-                    list(columns), name)  # fmt: skip
+        self.launch(
+            gemm_kernel,
+            sip,
+            lambda place: (a, b[:, columns[place]].contiguous(), out_MN[:, columns[place]]),
+            list(columns),
+            name,
+        )
         return out_MN
 
 

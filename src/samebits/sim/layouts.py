@@ -75,8 +75,8 @@ class Training:
     def flops(self) -> float:
         """Of all products of an update, forward and backward, causal attention counted half."""
         d = self.decoder
-        dense = d.layers * (d.layer_weights - 2 * d.hidden) + d.head_weights
-        return 6.0 * self.tokens * dense + 6.0 * self.tokens * d.layers * self.length * d.query
+        dense = d.num_hidden_layers * (d.layer_weights - 2 * d.hidden_size) + d.head_weights
+        return 6.0 * self.tokens * dense + 6.0 * self.tokens * d.num_hidden_layers * self.length * d.query
 
     def passes(self, layout: Layout) -> tuple[int, int]:
         """(micro-batches of a copy, sequences of each)."""
@@ -90,8 +90,11 @@ def refusals(training: Training, layout: Layout, cluster: Cluster, promises: fro
     d, per_node, found = training.decoder, cluster.fabric.per_node, []
     if training.sequences % layout.data:
         found.append(f"{layout.data} copies for {training.sequences} sequences; allowed: a divisor of them")
-    if d.heads % layout.tensor or d.intermediate % layout.tensor:
-        found.append(f"tensor {layout.tensor} for {d.heads} heads and {d.intermediate} inner units; allowed: a divisor")
+    if d.num_attention_heads % layout.tensor or d.intermediate_size % layout.tensor:
+        found.append(
+            f"tensor {layout.tensor} for {d.num_attention_heads} heads and {d.intermediate_size} inner units;"
+            " allowed: a divisor"
+        )
     if per_node % layout.tensor:
         found.append(
             f"tensor {layout.tensor} for nodes of {per_node}; allowed: a divisor, so that a copy is within one"
@@ -100,15 +103,25 @@ def refusals(training: Training, layout: Layout, cluster: Cluster, promises: fro
         found.append(f"{layout.size} GPUs in nodes of {per_node}; allowed: whole nodes")
     if "data" in promises and training.lanes % layout.data:
         found.append(f"{layout.data} copies for {training.lanes} lanes; allowed: a divisor of the number of lanes")
-    if "tensor" in promises and layout.tensor > 1 and (d.head_size * d.heads // layout.tensor) % MATRIX_STEP:
-        found.append(f"heads of {d.head_size} over {layout.tensor} ranks; allowed: multiples of {MATRIX_STEP}")
+    if (
+        "tensor" in promises
+        and layout.tensor > 1
+        and (d.head_dim * d.num_attention_heads // layout.tensor) % MATRIX_STEP
+    ):
+        found.append(f"heads of {d.head_dim} over {layout.tensor} ranks; allowed: multiples of {MATRIX_STEP}")
     if not found and (needed := memory(training, layout, promises)) > cluster.device.memory:
         found.append(f"{needed / 1e9:,.0f} GB a GPU; a {cluster.device.name} has {cluster.device.memory / 1e9:,.0f}")
     return found
 
 
-def memory(training: Training, layout: Layout, promises: frozenset[str], *, sharding: str = "optimizer",
-           recompute: bool = False) -> float:  # fmt: skip
+def memory(
+    training: Training,
+    layout: Layout,
+    promises: frozenset[str],
+    *,
+    sharding: str = "optimizer",
+    recompute: bool = False,
+) -> float:
     """Bytes of a rank: weights, gradients, what it updates, and what one micro-batch keeps."""
     d, element = training.decoder, BYTES[training.dtype]
     held = d.weights / layout.tensor / (layout.data if sharding == "full" else 1)
@@ -118,13 +131,16 @@ def memory(training: Training, layout: Layout, promises: frozenset[str], *, shar
         sets += max(0, own.bit_length() - 1)
     _, each = training.passes(layout)
     rows = each * training.length
-    kept = 10 * d.hidden + (4 * d.query + 4 * d.key + 3 * d.intermediate) / layout.tensor
-    layers = 1 + d.layers * 2 * d.hidden / kept if recompute else d.layers
-    logits = rows * d.vocabulary / layout.tensor * (element + FLOAT32) / 8
+    kept = 10 * d.hidden_size + (4 * d.query + 4 * d.key + 3 * d.intermediate_size) / layout.tensor
+    layers = 1 + d.num_hidden_layers * 2 * d.hidden_size / kept if recompute else d.num_hidden_layers
+    logits = rows * d.vocab_size / layout.tensor * (element + FLOAT32) / 8
     return (
-        element * held + FLOAT32 * held * sets + KEPT * FLOAT32 * d.weights / layout.size
-        + element * rows * kept * layers + logits
-    )  # fmt: skip
+        element * held
+        + FLOAT32 * held * sets
+        + KEPT * FLOAT32 * d.weights / layout.size
+        + element * rows * kept * layers
+        + logits
+    )
 
 
 def layouts_of(gpus: int, cluster: Cluster) -> Iterator[Layout]:

@@ -34,9 +34,15 @@ class Machine:
     """One virtual accelerator: its topology, its clock, its queues and its programs."""
 
     def __init__(
-        self, topology: Topology, settings: QueueSettings | None = None, *, faults: FaultPlan | None = None,
-        seed: int | None = None, queues: type[Queues] = Queues, host_latency: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        topology: Topology,
+        settings: QueueSettings | None = None,
+        *,
+        faults: FaultPlan | None = None,
+        seed: int | None = None,
+        queues: type[Queues] = Queues,
+        host_latency: float = 0.0,
+    ) -> None:
         self.topology, self.host_latency = topology, host_latency
         self.engine, self.wires = Engine(seed), Wires(topology)
         self.faults = faults or FaultPlan()
@@ -59,8 +65,13 @@ class Machine:
         self.queues.install(table, self.dispatch_latency)
         self.engine.run()
 
-    def launch(self, kernel: Kernel, places: Sequence[PE], arguments: Callable[[PE], tuple[Any, ...]] = lambda _: (),
-               name: str = "") -> Launch:  # fmt: skip
+    def launch(
+        self,
+        kernel: Kernel,
+        places: Sequence[PE],
+        arguments: Callable[[PE], tuple[Any, ...]] = lambda _: (),
+        name: str = "",
+    ) -> Launch:
         """Starts a kernel on PEs, with the arguments of each; nothing runs before `run`."""
         chosen = [self.topology.check(place) for place in places]
         if not chosen or len(set(chosen)) != len(chosen):
@@ -82,9 +93,12 @@ class Machine:
             raise IpcqDeadlock(waiting, self.queues.told())
 
     def run_launch(
-        self, kernel: Kernel, places: Sequence[PE], arguments: Callable[[PE], tuple[Any, ...]] = lambda _: (),
+        self,
+        kernel: Kernel,
+        places: Sequence[PE],
+        arguments: Callable[[PE], tuple[Any, ...]] = lambda _: (),
         name: str = "",
-    ) -> Launch:  # fmt: skip
+    ) -> Launch:
         """A launch, waited for."""
         launch = self.launch(kernel, places, arguments, name)
         self.run()

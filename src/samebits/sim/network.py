@@ -186,8 +186,10 @@ class Network:
     def _message(self, members: Members, rank: Rank, call: Call, source: int | None, to: int, tag: int) -> Handle:
         channels = self._channels.setdefault((members, to, tag), [])
         end = f"to rank {to}" if call.operation == "send" else f"from rank {'any' if source is None else source}"
-        handle = Handle(f"{call.operation} {end} (tag {tag}) in {members.label}",
-                        blockers=lambda: self._others(members, source, to, rank.number))  # fmt: skip
+        handle = Handle(
+            f"{call.operation} {end} (tag {tag}) in {members.label}",
+            blockers=lambda: self._others(members, source, to, rank.number),
+        )
         arrival = Arrival(rank, call, call_site(), rank.clock, handle)
         if call.operation == "receive":
             self.writers.note(call.outputs, handle)
@@ -228,8 +230,9 @@ class Network:
             into.data.copy_(carried.view_as(into))
             times = self._parts.timing(members, [send.call, receive.call], [send.clock, receive.clock])
             taken = digest_of([carried])
-            entry = Entry("receive", receive.site, taken, digest_of([into]), source if any_source else -1,
-                          _last([send, receive]))  # fmt: skip
+            entry = Entry(
+                "receive", receive.site, taken, digest_of([into]), source if any_source else -1, _last([send, receive])
+            )
             self.journal.entries[channel, number, to] = entry
             self.writers.written(receive.call.outputs, receive.handle)
             receive.handle.source = members.ranks.index(source)

@@ -31,12 +31,19 @@ def _greatest(local: Tensor, received: Tensor) -> Tensor:
 
 
 OPERATORS: Final[dict[str, Combine]] = {
-    "SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": _least, "MAX": _greatest,
-    "BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor,
-}  # fmt: skip
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": _least,
+    "MAX": _greatest,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
 # What gloo adds; it refuses the rest, fp8 among them.
-DTYPES: Final = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8,
-                           torch.int32, torch.int64})  # fmt: skip
+DTYPES: Final = frozenset(
+    {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int32, torch.int64}
+)
 _WHOLE: Final = frozenset({torch.uint8, torch.int8, torch.int32, torch.int64})
 
 
@@ -63,8 +70,9 @@ def trees_of(schedule: Schedule, holder: int = 0) -> tuple[Part, ...]:
 
     Each rank's state is a tree for each range between two cuts; a round moves trees as it moves values."""
     rounds = list(schedule.rounds())
-    cuts = sorted({0, schedule.elements, *(int(edge) for one in rounds for side in (one.begin, one.end)
-                                           for edge in side)})  # fmt: skip
+    cuts = sorted(
+        {0, schedule.elements, *(int(edge) for one in rounds for side in (one.begin, one.end) for edge in side)}
+    )
     at = {cut: place for place, cut in enumerate(cuts)}
     ranks, known = schedule.ranks, dict[Node, int]()
     state = [[rank] * (len(cuts) - 1) for rank in range(ranks)]

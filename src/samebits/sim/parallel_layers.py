@@ -55,8 +55,15 @@ def launched_linear(x: Tensor, weight: Tensor, accelerator: Accelerator) -> Tens
 class ColumnParallelLinear(nn.Module):
     """y = x A^T + b with A split along its outputs."""
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, accelerator: Accelerator,
-                 gather_output: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        accelerator: Accelerator,
+        gather_output: bool = False,
+    ) -> None:
         super().__init__()
         own = divided(out_features, get_tensor_model_parallel_world_size(), "out_features")
         self.weight = nn.Parameter(torch.zeros(own, in_features))
@@ -80,8 +87,15 @@ class ColumnParallelLinear(nn.Module):
 class RowParallelLinear(nn.Module):
     """y = x A^T + b with A split along its inputs."""
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, accelerator: Accelerator,
-                 input_is_parallel: bool = True) -> None:  # fmt: skip
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        accelerator: Accelerator,
+        input_is_parallel: bool = True,
+    ) -> None:
         super().__init__()
         own = divided(in_features, get_tensor_model_parallel_world_size(), "in_features")
         self.weight = nn.Parameter(torch.zeros(out_features, own))

@@ -79,8 +79,9 @@ def replicate(rows: Span, columns: Span, parts: int) -> list[tuple[Span, Span]]:
 
 
 def column_wise(rows: Span, columns: Span, parts: int) -> list[tuple[Span, Span]]:
-    return [(rows, (columns[0] + start, columns[0] + stop))
-            for start, stop in chunk_spans(columns[1] - columns[0], parts)]  # fmt: skip
+    return [
+        (rows, (columns[0] + start, columns[0] + stop)) for start, stop in chunk_spans(columns[1] - columns[0], parts)
+    ]
 
 
 def row_wise(rows: Span, columns: Span, parts: int) -> list[tuple[Span, Span]]:
@@ -88,16 +89,20 @@ def row_wise(rows: Span, columns: Span, parts: int) -> list[tuple[Span, Span]]:
 
 
 _RESOLVERS: Final[dict[str, Callable[[Span, Span, int], list[tuple[Span, Span]]]]] = {
-    "replicate": replicate, "column_wise": column_wise, "row_wise": row_wise,
-}  # fmt: skip
+    "replicate": replicate,
+    "column_wise": column_wise,
+    "row_wise": row_wise,
+}
 
 
 def tiled(policy: DPPolicy, shape: tuple[int, int], cubes: int, pes: int) -> list[LocalShard]:
     """The cubes' cut, and in each part the PEs' cut."""
     parts = _RESOLVERS[policy.cube]((0, shape[0]), (0, shape[1]), cubes)
-    return [LocalShard(cube, pe, rows, columns)
-            for cube, (part_rows, part_columns) in enumerate(parts)
-            for pe, (rows, columns) in enumerate(_RESOLVERS[policy.pe](part_rows, part_columns, pes))]  # fmt: skip
+    return [
+        LocalShard(cube, pe, rows, columns)
+        for cube, (part_rows, part_columns) in enumerate(parts)
+        for pe, (rows, columns) in enumerate(_RESOLVERS[policy.pe](part_rows, part_columns, pes))
+    ]
 
 
 def local_shards(policy: DPPolicy, shape: Sequence[int], topology: Topology) -> list[LocalShard]:

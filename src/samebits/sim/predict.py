@@ -45,10 +45,17 @@ class Prediction:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "gpus": self.gpus, "promises": list(self.promises), "layout": str(self.layout), "seconds": self.seconds,
-            "tokens_per_second": self.tokens_per_s, "utilisation": self.utilisation, "memory_bytes": self.memory,
-            "waiting": self.waiting, "against_same_layout": self.beside_native, "bytes": self.sent,
-        }  # fmt: skip
+            "gpus": self.gpus,
+            "promises": list(self.promises),
+            "layout": str(self.layout),
+            "seconds": self.seconds,
+            "tokens_per_second": self.tokens_per_s,
+            "utilisation": self.utilisation,
+            "memory_bytes": self.memory,
+            "waiting": self.waiting,
+            "against_same_layout": self.beside_native,
+            "bytes": self.sent,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +91,10 @@ def as_fast_as(cluster: Cluster, training: Training, tokens_per_s: float) -> Clu
         return training.tokens / Step(training, Layout(1, 1), scaled(factor), frozenset()).run().finish
 
     if not rate(low) <= tokens_per_s <= rate(high):
-        raise ValueError(f"measured is {tokens_per_s:,.0f} tokens a second; allowed on a {cluster.device.name}:"
-                         f" {rate(low):,.0f} to {rate(high):,.0f}, at its peak")  # fmt: skip
+        raise ValueError(
+            f"measured is {tokens_per_s:,.0f} tokens a second; allowed on a {cluster.device.name}:"
+            f" {rate(low):,.0f} to {rate(high):,.0f}, at its peak"
+        )
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         low, high = (middle, high) if rate(middle) < tokens_per_s else (low, middle)
@@ -100,20 +109,30 @@ def predict(training: Training, layout: Layout, cluster: Cluster, promises: Sequ
     seconds = clock.finish
     native = predict(training, layout, cluster, ()).seconds if chosen else seconds
     return Prediction(
-        gpus=layout.size, promises=tuple(promises), layout=layout, seconds=seconds,
-        tokens_per_s=training.tokens / seconds, memory=memory(training, layout, chosen),
+        gpus=layout.size,
+        promises=tuple(promises),
+        layout=layout,
+        seconds=seconds,
+        tokens_per_s=training.tokens / seconds,
+        memory=memory(training, layout, chosen),
         utilisation=training.flops / seconds / layout.size / cluster.device.flops[training.dtype],
-        waiting=clock.waited / seconds, beside_native=seconds / native, sent=dict(step.sent),
+        waiting=clock.waited / seconds,
+        beside_native=seconds / native,
+        sent=dict(step.sent),
         events=tuple(clock.events),
-    )  # fmt: skip
+    )
 
 
-def fastest(training: Training, gpus: int, cluster: Cluster, promises: Sequence[str],
-            layouts: Sequence[Layout] = ()) -> Prediction | Refused:  # fmt: skip
+def fastest(
+    training: Training, gpus: int, cluster: Cluster, promises: Sequence[str], layouts: Sequence[Layout] = ()
+) -> Prediction | Refused:
     """The fastest allowed layout of so many GPUs, among some or among all."""
     tried = [layout for layout in layouts if layout.size == gpus] or list(layouts_of(gpus, cluster))
-    refused = [(layout, reasons[0]) for layout in tried
-               if (reasons := refusals(training, layout, cluster, frozenset(promises)))]  # fmt: skip
+    refused = [
+        (layout, reasons[0])
+        for layout in tried
+        if (reasons := refusals(training, layout, cluster, frozenset(promises)))
+    ]
     allowed = [layout for layout in tried if layout not in dict(refused)]
     if not allowed:
         return Refused(gpus, tuple(promises), tuple(refused))
@@ -121,8 +140,9 @@ def fastest(training: Training, gpus: int, cluster: Cluster, promises: Sequence[
     return min(found, key=lambda each: each.seconds)
 
 
-def predict_all(training: Training, gpus: Sequence[int], cluster: Cluster,
-                layouts: Sequence[Layout] = ()) -> list[Prediction | Refused]:  # fmt: skip
+def predict_all(
+    training: Training, gpus: Sequence[int], cluster: Cluster, layouts: Sequence[Layout] = ()
+) -> list[Prediction | Refused]:
     """Every number of GPUs with every set of promises."""
     for count in gpus:
         if count < 1:

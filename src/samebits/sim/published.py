@@ -14,36 +14,90 @@ Curve = tuple[tuple[int, float], ...]
 
 # github.com/NVIDIA/nccl-tests/issues/290: 8 x H100 80GB HBM3, one process, in-switch reduction.
 H100_8: Final[Curve] = (
-    (128 * MIB, 613.3), (256 * MIB, 1139.2), (512 * MIB, 2175.8), (GIB, 4038.8), (2 * GIB, 8020.3), (4 * GIB, 15870.0),
-)  # fmt: skip
+    (128 * MIB, 613.3),
+    (256 * MIB, 1139.2),
+    (512 * MIB, 2175.8),
+    (GIB, 4038.8),
+    (2 * GIB, 8020.3),
+    (4 * GIB, 15870.0),
+)
 # A page on NVLink bandwidth of 2024 with all_reduce_perf on 8 x A100-SXM4-80GB: by mpirun, a process for each GPU.
 A100_8: Final[Curve] = (
-    (1 << 10, 24.43), (4 << 10, 25.29), (16 << 10, 26.15), (64 << 10, 31.82), (256 << 10, 27.65), (512 << 10, 28.11),
-    (MIB, 37.89), (2 * MIB, 55.39), (4 * MIB, 81.66), (8 * MIB, 130.6), (16 * MIB, 213.3), (32 * MIB, 377.6),
-    (64 * MIB, 615.7), (128 * MIB, 1181.6), (256 * MIB, 2218.2), (512 * MIB, 4248.8), (GIB, 8244.5),
-    (2 * GIB, 16288.0), (4 * GIB, 32285.0),
-)  # fmt: skip
+    (1 << 10, 24.43),
+    (4 << 10, 25.29),
+    (16 << 10, 26.15),
+    (64 << 10, 31.82),
+    (256 << 10, 27.65),
+    (512 << 10, 28.11),
+    (MIB, 37.89),
+    (2 * MIB, 55.39),
+    (4 * MIB, 81.66),
+    (8 * MIB, 130.6),
+    (16 * MIB, 213.3),
+    (32 * MIB, 377.6),
+    (64 * MIB, 615.7),
+    (128 * MIB, 1181.6),
+    (256 * MIB, 2218.2),
+    (512 * MIB, 4248.8),
+    (GIB, 8244.5),
+    (2 * GIB, 16288.0),
+    (4 * GIB, 32285.0),
+)
 # The same machine, one process for all GPUs.
 A100_8_ONE_PROCESS: Final[Curve] = (
-    (1 << 10, 42.05), (16 << 10, 39.47), (256 << 10, 43.97), (MIB, 52.61), (2 * MIB, 59.30), (4 * MIB, 103.8),
-    (8 * MIB, 162.6), (16 * MIB, 260.5), (32 * MIB, 439.2), (64 * MIB, 695.5), (128 * MIB, 1305.0),
-    (256 * MIB, 2392.6), (512 * MIB, 4627.5), (GIB, 8247.6), (2 * GIB, 16330.0), (4 * GIB, 32336.0),
-)  # fmt: skip
+    (1 << 10, 42.05),
+    (16 << 10, 39.47),
+    (256 << 10, 43.97),
+    (MIB, 52.61),
+    (2 * MIB, 59.30),
+    (4 * MIB, 103.8),
+    (8 * MIB, 162.6),
+    (16 * MIB, 260.5),
+    (32 * MIB, 439.2),
+    (64 * MIB, 695.5),
+    (128 * MIB, 1305.0),
+    (256 * MIB, 2392.6),
+    (512 * MIB, 4627.5),
+    (GIB, 8247.6),
+    (2 * GIB, 16330.0),
+    (4 * GIB, 32336.0),
+)
 # Another machine: nccl-tests 2.19.4 on 8 x A100-SXM4-80GB, one process.
 A100_8_OTHER: Final[Curve] = (
-    (1 << 10, 36.57), (16 << 10, 36.47), (256 << 10, 46.38), (MIB, 67.31), (2 * MIB, 81.12), (4 * MIB, 106.56),
-    (8 * MIB, 161.65), (16 * MIB, 273.12), (32 * MIB, 431.40), (64 * MIB, 671.74), (128 * MIB, 1295.41),
-)  # fmt: skip
+    (1 << 10, 36.57),
+    (16 << 10, 36.47),
+    (256 << 10, 46.38),
+    (MIB, 67.31),
+    (2 * MIB, 81.12),
+    (4 * MIB, 106.56),
+    (8 * MIB, 161.65),
+    (16 * MIB, 273.12),
+    (32 * MIB, 431.40),
+    (64 * MIB, 671.74),
+    (128 * MIB, 1295.41),
+)
 # dstack.ai/docs, Nebius: 2 nodes of 8 x H100, InfiniBand of 400 Gbit/s a GPU.
 H100_16: Final[Curve] = (
-    (64 * MIB, 472.43), (128 * MIB, 759.58), (256 * MIB, 1305.66), (512 * MIB, 2379.38), (GIB, 4511.97),
-    (2 * GIB, 8776.26), (4 * GIB, 17407.8), (8 * GIB, 34448.4),
-)  # fmt: skip
+    (64 * MIB, 472.43),
+    (128 * MIB, 759.58),
+    (256 * MIB, 1305.66),
+    (512 * MIB, 2379.38),
+    (GIB, 4511.97),
+    (2 * GIB, 8776.26),
+    (4 * GIB, 17407.8),
+    (8 * GIB, 34448.4),
+)
 # A tutorial of 2026 on 2 nodes of 8 x H200 with RoCE of 400 Gbit/s a GPU, NCCL 2.30.4.
 H200_16: Final[Curve] = (
-    (64 * MIB, 461.01), (128 * MIB, 742.13), (256 * MIB, 1275.21), (512 * MIB, 2327.12), (GIB, 4388.55),
-    (2 * GIB, 8497.37), (4 * GIB, 16715.2), (8 * GIB, 33169.3),
-)  # fmt: skip
+    (64 * MIB, 461.01),
+    (128 * MIB, 742.13),
+    (256 * MIB, 1275.21),
+    (512 * MIB, 2327.12),
+    (GIB, 4388.55),
+    (2 * GIB, 8497.37),
+    (4 * GIB, 16715.2),
+    (8 * GIB, 33169.3),
+)
 # github.com/NVIDIA/nccl-tests/issues/212: rings on 8 x H100 reach 370 GB/s. One vendor: PCIe H100 reach 35 to 45 GB/s.
 H100_RING_PLATEAU: Final = 370e9
 PCIE_PLATEAU: Final = (35e9, 45e9)
@@ -71,9 +125,16 @@ class Run:
 # benchmarks/results/h200_350m.json: our own trainer, recipes/350m_short.yaml on one H200, tokens a second.
 OWN_350M: Final = 101509.0
 SIZES: Final = {
-    "125m": (768, 12, 12), "350m": (1024, 24, 16), "760m": (1536, 24, 12), "1b": (2048, 24, 16),
-    "3b": (2560, 32, 20), "7b": (4096, 32, 32), "13b": (5120, 40, 40), "30b": (7168, 48, 56), "70b": (8192, 80, 64),
-}  # fmt: skip
+    "125m": (768, 12, 12),
+    "350m": (1024, 24, 16),
+    "760m": (1536, 24, 12),
+    "1b": (2048, 24, 16),
+    "3b": (2560, 32, 20),
+    "7b": (4096, 32, 32),
+    "13b": (5120, 40, 40),
+    "30b": (7168, 48, 56),
+    "70b": (8192, 80, 64),
+}
 """Hidden size, layers, heads; the feed-forward part is four times as wide, the vocabulary has 50,368 words."""
 VOCABULARY: Final = 50368
 

@@ -62,8 +62,9 @@ class Streams:
     """Whose states the generators hold now, and the states of the others."""
 
     def __init__(self, ranks: int) -> None:
-        fresh = RandomState(torch.Generator().get_state(), random.Random(0).getstate(),
-                            NumpyState(np.random.RandomState(0).get_state()))  # fmt: skip
+        fresh = RandomState(
+            torch.Generator().get_state(), random.Random(0).getstate(), NumpyState(np.random.RandomState(0).get_state())
+        )
         self._states = dict.fromkeys(range(ranks), fresh)
         self._main: RandomState | None = None
         self._holder = -1

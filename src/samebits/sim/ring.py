@@ -12,17 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from samebits.sim.schedule import (
-    IntArray,
-    LinkClass,
-    LinkOf,
-    Round,
-    Schedule,
-    check_size,
-    edges,
-    over,
-    travel,
-)
+from samebits.sim.schedule import IntArray, LinkClass, LinkOf, Round, Schedule, check_size, edges, over, travel
 
 # Decides bits: gloo's largest segment, in bytes.
 GLOO_SEGMENT: Final = 1 << 20
@@ -134,8 +124,14 @@ def ring(ranks: int, elements: int, itemsize: int = 4, *, link: LinkOf = SIPS) -
 def ring_reduce_scatter(ranks: int, elements: int, itemsize: int = 4, *, link: LinkOf = SIPS) -> Schedule:
     """The first half of `ring`: rank r ends with chunk r of the sum."""
     check_size(ranks, elements, itemsize)
-    return Schedule("ring reduce-scatter", ranks, elements, itemsize,
-                    lambda: _reduce_scatter_rounds(ranks, elements, link), holders=())  # fmt: skip
+    return Schedule(
+        "ring reduce-scatter",
+        ranks,
+        elements,
+        itemsize,
+        lambda: _reduce_scatter_rounds(ranks, elements, link),
+        holders=(),
+    )
 
 
 def ring_all_gather(ranks: int, elements: int, itemsize: int = 4, *, link: LinkOf = SIPS) -> Schedule:

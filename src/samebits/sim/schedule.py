@@ -91,8 +91,19 @@ def edges(elements: int, size: int, count: int) -> tuple[IntArray, IntArray]:
     return begin, np.minimum(begin + size, elements)
 
 
-def travel(src: IntArray, dst: IntArray, begin: IntArray, end: IntArray, link: IntArray, first: int, step: int,
-           stride: int, count: int, *, reduce: bool) -> Iterator[Round]:  # fmt: skip
+def travel(
+    src: IntArray,
+    dst: IntArray,
+    begin: IntArray,
+    end: IntArray,
+    link: IntArray,
+    first: int,
+    step: int,
+    stride: int,
+    count: int,
+    *,
+    reduce: bool,
+) -> Iterator[Round]:
     """`count` rounds in which rank r sends piece (first + r * stride + i * step) mod pieces, i counting the rounds."""
     pieces = len(begin)
     begins, ends = np.concatenate((begin, begin)), np.concatenate((end, end))

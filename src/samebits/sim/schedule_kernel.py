@@ -70,8 +70,9 @@ def turns_of(schedule: Schedule, topology: Topology) -> dict[PE, list[Turn]]:
     found: dict[PE, list[Turn]] = {place: [] for place in places}
     for one in schedule.rounds():
         turns: dict[PE, Turn] = {}
-        for src, dst, begin, end in zip(one.src.tolist(), one.dst.tolist(), one.begin.tolist(), one.end.tolist(),
-                                        strict=True):  # fmt: skip
+        for src, dst, begin, end in zip(
+            one.src.tolist(), one.dst.tolist(), one.begin.tolist(), one.end.tolist(), strict=True
+        ):
             if begin == end:
                 continue
             at, to = places[src], places[dst]
@@ -98,8 +99,11 @@ def neighbours_of(schedule: Schedule, topology: Topology) -> dict[PE, dict[str, 
 
 def _pieces(transfers: Sequence[Transfer], most: int) -> list[tuple[int, Transfer, int, int]]:
     """(which piece, transfer, begin, end), first pieces first."""
-    cut = [(number, each, at, min(at + most, each.end))
-           for each in transfers for number, at in enumerate(range(each.begin, each.end, most))]  # fmt: skip
+    cut = [
+        (number, each, at, min(at + most, each.end))
+        for each in transfers
+        for number, at in enumerate(range(each.begin, each.end, most))
+    ]
     return sorted(cut, key=lambda piece: piece[0])
 
 
@@ -107,8 +111,10 @@ def schedule_kernel(pe: Context, values: Values, turns: Sequence[Turn], most: in
     """Walks a PE's rounds on its values; `most` elements fit into a slot."""
     for turn in turns:
         # What is sent in a round is what was held before it.
-        held = [(number, pe.send(each.direction, values[begin:end]))
-                for number, each, begin, end in _pieces(turn.sends, most)]  # fmt: skip
+        held = [
+            (number, pe.send(each.direction, values[begin:end]))
+            for number, each, begin, end in _pieces(turn.sends, most)
+        ]
         arriving = _pieces(turn.receives, most)
         last = max([piece[0] for piece in held] + [piece[0] for piece in arriving], default=-1)
         for number in range(last + 1):

@@ -43,9 +43,17 @@ class Limits:
 class Scheduler:
     """One run's ranks and whose turn it is."""
 
-    def __init__(self, bodies: Sequence[Callable[[], Any]], environments: Sequence[dict[str, str]], *,
-                 enter: Callable[[ExitStack, Rank], None], streams: Streams, policy: Policy | None = None,
-                 faults: Faults | None = None, limits: Limits | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        bodies: Sequence[Callable[[], Any]],
+        environments: Sequence[dict[str, str]],
+        *,
+        enter: Callable[[ExitStack, Rank], None],
+        streams: Streams,
+        policy: Policy | None = None,
+        faults: Faults | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self.engine = Engine()
         self.policy: Policy = policy or Fifo()
         self.faults = faults or Faults()
@@ -63,8 +71,10 @@ class Scheduler:
         self._streams = streams
         self._main = threading.Lock()
         self._main.acquire()
-        self.ranks = [Rank(number, self, body, environment)
-                      for number, (body, environment) in enumerate(zip(bodies, environments, strict=True))]  # fmt: skip
+        self.ranks = [
+            Rank(number, self, body, environment)
+            for number, (body, environment) in enumerate(zip(bodies, environments, strict=True))
+        ]
         self._running = self.ranks[0]
 
     def hand_back(self) -> None:
@@ -160,8 +170,9 @@ class Scheduler:
         frame = sys._current_frames().get(rank.thread.ident or 0)
         at = call_site(frame) if frame is not None else "an unknown place"
         message = f"rank {rank.number} ran {self.limits.watchdog:g} s without an event or a wait, at {at}"
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(rank.thread.ident or 0),
-                                                   ctypes.py_object(NonProgressError))  # fmt: skip
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(rank.thread.ident or 0), ctypes.py_object(NonProgressError)
+        )
         came = self._main.acquire(timeout=self.limits.grace)
         rank.state = State.FAILED if came else State.ABANDONED
         rank.error, rank.told = NonProgressError(message), rank.told or message
@@ -171,9 +182,13 @@ class Scheduler:
         for rank in polling:
             if rank.polls > self.limits.polls and rank.handle is not None:
                 what = rank.handle.what
-                rank.handle.fail(NonProgressError(
-                    f"rank {rank.number} asked {rank.polls} times in a row whether {what} at {rank.site}; no other rank"
-                    f" can run and nothing is pending"))  # fmt: skip
+                rank.handle.fail(
+                    NonProgressError(
+                        f"rank {rank.number} asked {rank.polls} times in a row whether {what} at {rank.site};"
+                        " no other rank"
+                        f" can run and nothing is pending"
+                    )
+                )
 
     def _deadlock(self) -> None:
         """Every waiting rank is told, with the whole graph: each of them is a root cause."""

@@ -35,8 +35,14 @@ class Context:
         return self._cluster.outcome()
 
 
-def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
-          start_method: str = "spawn") -> Context | None:  # fmt: skip
+def spawn(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> Context | None:
     """fn(i, *args) on `nprocs` ranks. As torch's, whose `daemon` and `start_method` mean nothing to threads."""
     if current() is not None:
         raise RuntimeError("spawn: a rank of the virtual cluster may not spawn another cluster")

@@ -102,7 +102,7 @@ class Step:
 
     def one_pass(self, *, gather: bool = False, reduce: bool = False) -> None:
         """A micro-batch. `gather`: weights arrive meanwhile; `reduce`: gradients leave meanwhile."""
-        layers, full = self.training.decoder.layers, self.sharding == "full"
+        layers, full = self.training.decoder.num_hidden_layers, self.sharding == "full"
         coming: list[FloatArray] = []
         if (gather or full) and self.layout.data > 1:
             coming = [self._weights_come("gather weights")]
@@ -137,13 +137,25 @@ class Step:
     def backward_layer(self, layer: int) -> None:
         m, name = self.micro, f"backward {layer}"
         if self.recompute:
-            self.clock.work(name, self.seconds(m.reading_attention(), m.attention(), m.writing_attention(),
-                                               m.reading_mlp(), m.writing_mlp(), m.pointwise()))  # fmt: skip
+            self.clock.work(
+                name,
+                self.seconds(
+                    m.reading_attention(),
+                    m.attention(),
+                    m.writing_attention(),
+                    m.reading_mlp(),
+                    m.writing_mlp(),
+                    m.pointwise(),
+                ),
+            )
         self.clock.work(name, self.seconds(m.writing_mlp(), m.pointwise()) + self._weight_gradient(m.writing_mlp()))
         self._column_parallel(f"up' {layer}", m.reading_mlp(), 2 if m.decoder.gated else 1)
-        self.clock.work(name, self._weight_gradient(m.reading_mlp())
-                        + self.seconds(m.writing_attention(), m.attention(2.5), m.pointwise())
-                        + self._weight_gradient(m.writing_attention()))  # fmt: skip
+        self.clock.work(
+            name,
+            self._weight_gradient(m.reading_mlp())
+            + self.seconds(m.writing_attention(), m.attention(2.5), m.pointwise())
+            + self._weight_gradient(m.writing_attention()),
+        )
         self._column_parallel(f"qkv' {layer}", m.reading_attention(), 3)
         self.clock.work(name, self._weight_gradient(m.reading_attention()))
 
@@ -161,15 +173,15 @@ class Step:
     def _row_parallel(self, name: str, whole: Kernel) -> None:
         """A product whose sum runs over all ranks of a copy."""
         d = self.training.decoder
-        self._sum_over_places(name, whole, d.hidden, "row-parallel output")
+        self._sum_over_places(name, whole, d.hidden_size, "row-parallel output")
 
     def _column_parallel(self, name: str, whole: Kernel, sums: int) -> None:
         """The gradient of an input that several weights read: as many sums travel, one comes back."""
-        self._sum_over_places(name, whole, sums * self.training.decoder.hidden, "column-parallel input gradient")
+        self._sum_over_places(name, whole, sums * self.training.decoder.hidden_size, "column-parallel input gradient")
 
     def _sum_over_places(self, name: str, whole: Kernel, width: int, what: str) -> None:
         m, fabric, group = self.micro, self.cluster.fabric, self.layout.tensor_group(self.cluster.fabric.per_node)
-        back = m.rows * m.decoder.hidden * m.element
+        back = m.rows * m.decoder.hidden_size * m.element
         if group.size == 1:
             self.clock.work(name, self.seconds(whole))
         elif "tensor" not in self.promises:
@@ -180,8 +192,13 @@ class Step:
             tiles = -(-m.rows // TILE_ROWS)
             part = Kernel(name, whole.flops / tiles, self._tile_bytes(whole, tiles))
             there, returned = m.rows / tiles * width * FLOAT32, back / tiles
-            self.clock.chain(f"chain {name}", tiles, self.seconds(part), cost.hop(fabric, group, there),
-                             cost.hop(fabric, group, returned))  # fmt: skip
+            self.clock.chain(
+                f"chain {name}",
+                tiles,
+                self.seconds(part),
+                cost.hop(fabric, group, there),
+                cost.hop(fabric, group, returned),
+            )
             self.sent[what] += m.rows * width * FLOAT32 + back
 
     def _tile_bytes(self, whole: Kernel, tiles: int) -> float:
@@ -191,15 +208,19 @@ class Step:
     # Both ends of the model
 
     def _embedding(self) -> None:
-        self._beside("embedding rows", self.micro.rows * self.training.decoder.hidden * self.micro.element)
+        self._beside("embedding rows", self.micro.rows * self.training.decoder.hidden_size * self.micro.element)
 
     def _head(self) -> None:
         """Logits, loss and their backward pass."""
         m, d = self.micro, self.training.decoder
         self.clock.work("head", self.seconds(m.head(), m.head(2.0)))
-        self._beside("vocabulary statistics", m.rows * (2 * d.vocabulary / WORD_BLOCK + self.layout.tensor) * FLOAT32)
-        self._sum_over_places("head'", product("head'", m.rows, d.vocabulary / self.layout.tensor, 0, m.element),
-                              d.hidden, "vocabulary hidden gradient")  # fmt: skip
+        self._beside("vocabulary statistics", m.rows * (2 * d.vocab_size / WORD_BLOCK + self.layout.tensor) * FLOAT32)
+        self._sum_over_places(
+            "head'",
+            product("head'", m.rows, d.vocab_size / self.layout.tensor, 0, m.element),
+            d.hidden_size,
+            "vocabulary hidden gradient",
+        )
 
     def _beside(self, what: str, nbytes: float) -> None:
         """What ranks of a copy tell each other besides sums."""

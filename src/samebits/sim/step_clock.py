@@ -93,8 +93,11 @@ class Clock:
 
     def _record(self, stream: str, name: str, start: FloatArray, stop: FloatArray) -> None:
         if self.recording:
-            self.events += [Event(place, stream, name, float(start[0, place]), float(stop[0, place]))
-                            for place in range(start.shape[1]) if stop[0, place] > start[0, place]]  # fmt: skip
+            self.events += [
+                Event(place, stream, name, float(start[0, place]), float(stop[0, place]))
+                for place in range(start.shape[1])
+                if stop[0, place] > start[0, place]
+            ]
 
     @property
     def finish(self) -> float:

@@ -12,11 +12,24 @@ from samebits.sim.step_clock import COMPUTE, MESSAGES, NETWORK, Event
 STREAMS: Final = (COMPUTE, MESSAGES, NETWORK)
 MICROSECONDS: Final = 1e6
 CATEGORIES: Final = (
-    ("forward", "forward"), ("backward", "backward"), ("head", "head"), ("optimizer", "update"), ("tree of", "update"),
-    ("gather weights", "weights"), ("weights to", "weights"), ("reduce-scatter", "gradients"),
-    ("gradients to", "gradients"), ("all-reduce", "sums"), ("chain", "sums"), ("embedding", "sums"),
-    ("vocabulary", "sums"), ("o ", "forward"), ("down ", "forward"), ("up' ", "backward"), ("qkv' ", "backward"),
-)  # fmt: skip
+    ("forward", "forward"),
+    ("backward", "backward"),
+    ("head", "head"),
+    ("optimizer", "update"),
+    ("tree of", "update"),
+    ("gather weights", "weights"),
+    ("weights to", "weights"),
+    ("reduce-scatter", "gradients"),
+    ("gradients to", "gradients"),
+    ("all-reduce", "sums"),
+    ("chain", "sums"),
+    ("embedding", "sums"),
+    ("vocabulary", "sums"),
+    ("o ", "forward"),
+    ("down ", "forward"),
+    ("up' ", "backward"),
+    ("qkv' ", "backward"),
+)
 OTHER: Final = "alike"
 
 
@@ -33,13 +46,21 @@ def chrome_trace(variants: Mapping[str, Sequence[Event]]) -> dict[str, Any]:
         for place in sorted({event.place for event in events}):
             for number, stream in enumerate(STREAMS):
                 thread = {"name": f"rank {place}: {stream}"}
-                found.append({"ph": "M", "pid": process, "tid": _thread(place, number), "name": "thread_name",
-                              "args": thread})  # fmt: skip
+                found.append(
+                    {"ph": "M", "pid": process, "tid": _thread(place, number), "name": "thread_name", "args": thread}
+                )
         found += [
-            {"ph": "X", "pid": process, "tid": _thread(event.place, STREAMS.index(event.stream)), "name": event.name,
-             "cat": category(event.name), "ts": event.start * MICROSECONDS,
-             "dur": (event.stop - event.start) * MICROSECONDS} for event in events
-        ]  # fmt: skip
+            {
+                "ph": "X",
+                "pid": process,
+                "tid": _thread(event.place, STREAMS.index(event.stream)),
+                "name": event.name,
+                "cat": category(event.name),
+                "ts": event.start * MICROSECONDS,
+                "dur": (event.stop - event.start) * MICROSECONDS,
+            }
+            for event in events
+        ]
     return {"traceEvents": found, "displayTimeUnit": "ms"}
 
 

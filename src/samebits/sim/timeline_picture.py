@@ -21,13 +21,25 @@ LEFT, RIGHT, TOP = 168, 36, 112
 ROW, GAP, BETWEEN, HEAD, BREAK = 20, 5, 16, 58, 160
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 COLOURS: Final = {
-    "forward": "#56B4E9", "backward": "#0072B2", "head": "#009E73", "update": "#F0C419", "sums": "#D55E00",
-    "gradients": "#CC79A7", "weights": "#8C6BB1", OTHER: "#C9CED6",
-}  # fmt: skip
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "head": "#009E73",
+    "update": "#F0C419",
+    "sums": "#D55E00",
+    "gradients": "#CC79A7",
+    "weights": "#8C6BB1",
+    OTHER: "#C9CED6",
+}
 MEANINGS: Final = {
-    "forward": "forward", "backward": "backward", "head": "head and loss", "update": "update, trees of sums",
-    "sums": "sums over tensor ranks", "gradients": "gradients", "weights": "weights", OTHER: "micro-batches alike",
-}  # fmt: skip
+    "forward": "forward",
+    "backward": "backward",
+    "head": "head and loss",
+    "update": "update, trees of sums",
+    "sums": "sums over tensor ranks",
+    "gradients": "gradients",
+    "weights": "weights",
+    OTHER: "micro-batches alike",
+}
 STREAMS: Final = {COMPUTE: "kernels", MESSAGES: "waited for", NETWORK: "beside kernels"}
 FONT: Final = "font-family='Inter, Helvetica, Arial, sans-serif'"
 INK, PALE, LINE = "#1F2933", "#6B7785", "#E4E8ED"
@@ -83,10 +95,20 @@ def picture_of(predictions: Sequence[Prediction], training: Training) -> str:
     used = {category(event.name) for each in predictions for event in each.events}
     frame = [*_title(training, predictions), *_legend(used)]
     height = y + 12
-    return "\n".join([
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' width='{WIDTH}' height='{height}'"
-        f" {FONT}>", f"<rect width='{WIDTH}' height='{height}' fill='white'/>", *frame, *body, "</svg>",
-    ]) + "\n"  # fmt: skip
+    return (
+        "\n".join(
+            [
+                f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}'"
+                f" width='{WIDTH}' height='{height}'"
+                f" {FONT}>",
+                f"<rect width='{WIDTH}' height='{height}' fill='white'/>",
+                *frame,
+                *body,
+                "</svg>",
+            ]
+        )
+        + "\n"
+    )
 
 
 def _drawn(each: Prediction) -> float:
@@ -95,20 +117,25 @@ def _drawn(each: Prediction) -> float:
     return each.seconds - (end - begin)
 
 
-def _text(x: float, y: float, words: str, size: int = 13, colour: str = INK, *, weight: str = "400",
-          anchor: str = "start") -> str:  # fmt: skip
-    return (f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' fill='{colour}' font-weight='{weight}'"
-            f" text-anchor='{anchor}'>{escape(words)}</text>")  # fmt: skip
+def _text(
+    x: float, y: float, words: str, size: int = 13, colour: str = INK, *, weight: str = "400", anchor: str = "start"
+) -> str:
+    return (
+        f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' fill='{colour}' font-weight='{weight}'"
+        f" text-anchor='{anchor}'>{escape(words)}</text>"
+    )
 
 
 def _title(training: Training, predictions: Sequence[Prediction]) -> list[str]:
     gpus = " and ".join(sorted({f"{each.gpus:,}" for each in predictions}))
-    sizes = (f"{training.decoder.weights / 1e9:,.1f} billion weights, {training.sequences:,} sequences of"
-             f" {training.length:,} tokens, {training.dtype}")  # fmt: skip
+    sizes = (
+        f"{training.decoder.weights / 1e9:,.1f} billion weights, {training.sequences:,} sequences of"
+        f" {training.length:,} tokens, {training.dtype}"
+    )
     return [
         _text(24, 36, f"One training step on {gpus} GPUs, predicted", 20, weight="600"),
         _text(24, 58, f"{sizes}. One copy is drawn, all are alike. A model's word, no measurement.", 13, PALE),
-    ]  # fmt: skip
+    ]
 
 
 def _legend(used: set[str]) -> list[str]:
@@ -126,9 +153,14 @@ def _panel(each: Prediction, y: float, axis: _Axis, native: float, tick: float) 
     kept = " and ".join(each.promises)
     name = f"Promises kept: {kept}" if kept else "No promise kept: NCCL's own orders, modelled"
     ratio = f" ({each.seconds / native:.2f} times as long)" if kept else ""
-    said = [_copies(each), f"{_time(each.seconds)} a step{ratio}", f"{each.tokens_per_s / 1e6:,.3g} M tokens/s",
-            f"MFU {each.utilisation:.0%}", f"kernels wait {each.waiting:.0%} of the time",
-            f"{each.memory / 1e9:,.0f} GB a GPU"]  # fmt: skip
+    said = [
+        _copies(each),
+        f"{_time(each.seconds)} a step{ratio}",
+        f"{each.tokens_per_s / 1e6:,.3g} M tokens/s",
+        f"MFU {each.utilisation:.0%}",
+        f"kernels wait {each.waiting:.0%} of the time",
+        f"{each.memory / 1e9:,.0f} GB a GPU",
+    ]
     found = [_text(24, y + 22, name, 15, weight="600"), _text(24, y + 42, "  ·  ".join(said), 13, PALE)]
     places, top = _shown(each), y + HEAD
     at, bottom = top, top + len(places) * (len(STREAMS) * (ROW + GAP) + BETWEEN - GAP) - BETWEEN
@@ -177,8 +209,10 @@ def _bar(bar: tuple[float, float, str, str], y: float, axis: _Axis) -> str:
     start, stop, kind, tip = bar
     x = axis.at(start)
     width = max(axis.at(stop) - x, HAIR)
-    drawn = (f"<rect x='{x:.2f}' y='{y}' width='{width:.2f}' height='{ROW}' fill='{COLOURS[kind]}'>"
-             f"<title>{escape(tip)}: {_time(stop - start)}</title></rect>")  # fmt: skip
+    drawn = (
+        f"<rect x='{x:.2f}' y='{y}' width='{width:.2f}' height='{ROW}' fill='{COLOURS[kind]}'>"
+        f"<title>{escape(tip)}: {_time(stop - start)}</title></rect>"
+    )
     if kind == OTHER:
         words = f"{tip.split()[0]} x alike, {_time(stop - start)}"
         return drawn + _text(x + width / 2, y + ROW - 6, words, 11, INK, anchor="middle")
@@ -193,8 +227,10 @@ def _copies(each: Prediction) -> str:
 def _shown(each: Prediction) -> list[int]:
     """The first rank of a copy, and the last where it does something else."""
     last = each.layout.tensor - 1
-    done = [[(event.stream, event.name, event.start) for event in each.events if event.place == place]
-            for place in (0, last)]  # fmt: skip
+    done = [
+        [(event.stream, event.name, event.start) for event in each.events if event.place == place]
+        for place in (0, last)
+    ]
     return [0] if done[0] == done[1] else [0, last]
 
 

@@ -24,8 +24,15 @@ MOST_PES: Final = 1 << 4
 
 # Where a queue of a PE leads, as kernels name it. Further queues may have any name.
 OPPOSITE: Final = {
-    "E": "W", "W": "E", "N": "S", "S": "N", "sip_E": "sip_W", "sip_W": "sip_E", "sip_N": "sip_S", "sip_S": "sip_N",
-}  # fmt: skip
+    "E": "W",
+    "W": "E",
+    "N": "S",
+    "S": "N",
+    "sip_E": "sip_W",
+    "sip_W": "sip_E",
+    "sip_N": "sip_S",
+    "sip_S": "sip_N",
+}
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -100,8 +107,11 @@ class Topology:
     """Wires that are not there."""
 
     def __post_init__(self) -> None:
-        for name, value, most in (("sips", self.sips, MOST_SIPS), ("pes", self.pes, MOST_PES),
-                                  ("cubes", self.cubes, MOST_CUBES)):  # fmt: skip
+        for name, value, most in (
+            ("sips", self.sips, MOST_SIPS),
+            ("pes", self.pes, MOST_PES),
+            ("cubes", self.cubes, MOST_CUBES),
+        ):
             if not 1 <= value <= most:
                 raise ValueError(f"topology: {name} is {value}; allowed: 1 to {most}")
         _ = self.grid
@@ -138,8 +148,9 @@ class Topology:
                 raise ValueError(f"topology: no {pe}: {name} is {value}; allowed: 0 to {count - 1}")
         return pe
 
-    def all_pes(self, sips: Sequence[int] | None = None, cubes: int | None = None,
-                pes: int | None = None) -> Iterator[PE]:  # fmt: skip
+    def all_pes(
+        self, sips: Sequence[int] | None = None, cubes: int | None = None, pes: int | None = None
+    ) -> Iterator[PE]:
         """Every PE of some SIPs, the first `cubes` cubes and `pes` PEs of each."""
         for sip in range(self.sips) if sips is None else sips:
             for cube in range(self.cubes if cubes is None else cubes):
@@ -169,8 +180,7 @@ class Topology:
 
     def _across_cubes(self, sip: int, at: int, to: int) -> list[Hop]:
         cells = _walk(self.cell_of_cube(at), self.cell_of_cube(to), self.cube_mesh, wrap=False)
-        return [Hop(LinkClass.CUBE, ("cube", sip, self.cube_at(a), self.cube_at(b)))
-                for a, b in pairwise(cells)]  # fmt: skip
+        return [Hop(LinkClass.CUBE, ("cube", sip, self.cube_at(a), self.cube_at(b))) for a, b in pairwise(cells)]
 
     def _across_sips(self, at: int, to: int) -> list[Hop]:
         cells = _walk(self.cell_of_sip(at), self.cell_of_sip(to), self.grid, wrap=self.torus)

@@ -87,8 +87,16 @@ def converge(width: int, height: int, root: Pair) -> list[Step]:
     return steps
 
 
-def hierarchical(elements: int, itemsize: int = 4, *, sips: Pair, cubes: Pair, pes: int, root: Pair | None = None,
-                 exchange: Literal["ring", "torus", "mesh"] = "ring") -> Schedule:  # fmt: skip
+def hierarchical(
+    elements: int,
+    itemsize: int = 4,
+    *,
+    sips: Pair,
+    cubes: Pair,
+    pes: int,
+    root: Pair | None = None,
+    exchange: Literal["ring", "torus", "mesh"] = "ring",
+) -> Schedule:
     """All-reduce over the PEs of each cube, the cubes of each SIP and the SIPs; then back.
 
     `sips` and `cubes` are grids (width, height). `root` is the cube (x, y) of a SIP in which its sum gathers: the
@@ -101,8 +109,10 @@ def hierarchical(elements: int, itemsize: int = 4, *, sips: Pair, cubes: Pair, p
     at = root if root is not None else (cubes[0] // 2, cubes[1] // 2)
     members = tuple((s, c, p) for s in range(count) for c in range(cubes[0] * cubes[1]) for p in range(pes))
     rank = {member: number for number, member in enumerate(members)}
-    in_cube = [[(rank[s, c, p], rank[s, c, 0]) for s in range(count) for c in range(cubes[0] * cubes[1])]
-               for p in range(1, pes)]  # fmt: skip
+    in_cube = [
+        [(rank[s, c, p], rank[s, c, 0]) for s in range(count) for c in range(cubes[0] * cubes[1])]
+        for p in range(1, pes)
+    ]
     in_sip = [[(rank[s, a, 0], rank[s, b, 0]) for s in range(count) for a, b in step] for step in converge(*cubes, at)]
     roots = np.array([rank[s, at[1] * cubes[0] + at[0], 0] for s in range(count)], dtype=np.int64)
     level = {LinkClass.PE: in_cube, LinkClass.CUBE: in_sip}
@@ -114,8 +124,9 @@ def hierarchical(elements: int, itemsize: int = 4, *, sips: Pair, cubes: Pair, p
         for kind, steps in reversed(level.items()):
             yield from (_whole(step, elements, over(kind), reduce=False) for step in _back(steps))
 
-    return Schedule(f"hierarchical all-reduce, {exchange} of SIPs", len(members), elements, itemsize, rounds,
-                    coordinates=members)  # fmt: skip
+    return Schedule(
+        f"hierarchical all-reduce, {exchange} of SIPs", len(members), elements, itemsize, rounds, coordinates=members
+    )
 
 
 def _exchange(name: str, elements: int, grid: Pair, roots: IntArray) -> Iterator[Round]:

@@ -28,9 +28,10 @@ from samebits.sim.trees import hierarchical
 # What others claim of their own simulators, to stand beside ours.
 PEERS: Final = (
     ("ASTRA-sim, analytical", "20.6 / 12.0 / 9.7 % (geometric mean) at 2 / 4 / 8 H100, NCCL ring all-reduce"),
-    ("SimAI", "98.1 % average alignment, LLM training"), ("ATLAHS", "under 5 %, traced applications"),
+    ("SimAI", "98.1 % average alignment, LLM training"),
+    ("ATLAHS", "under 5 %, traced applications"),
     ("LLMCompass", "10.9 % an operator, 4.1 % end to end, LLM inference"),
-)  # fmt: skip
+)
 LEAST_ERROR: Final = 1e-4
 
 
@@ -101,18 +102,26 @@ def _collectives() -> Iterator[Comparison]:
     yield _curve("2 x 8 H100, InfiniBand", seen.H100_16, H100_NODE, sixteen, set())
     yield _curve("2 x 8 H200, RoCE", seen.H200_16, H100_NODE, sixteen, set())
     pcie = replace(A100_NODE, node_bytes_per_s=seen.PCIE5_BYTES_PER_S)
-    yield Comparison("peak bus bandwidth of rings", tuple(
-        Case(name, told, bus_bandwidth(16 * seen.GIB, cost.ring_all_reduce(fabric, eight, 16 * seen.GIB), 8), False)
-        for name, told, fabric in (("8 x H100", seen.H100_RING_PLATEAU, H100_NODE),
-                                   ("8 x H100 PCIe", sum(seen.PCIE_PLATEAU) / 2, pcie))
-    ))  # fmt: skip
+    yield Comparison(
+        "peak bus bandwidth of rings",
+        tuple(
+            Case(name, told, bus_bandwidth(16 * seen.GIB, cost.ring_all_reduce(fabric, eight, 16 * seen.GIB), 8), False)
+            for name, told, fabric in (
+                ("8 x H100", seen.H100_RING_PLATEAU, H100_NODE),
+                ("8 x H100 PCIe", sum(seen.PCIE_PLATEAU) / 2, pcie),
+            )
+        ),
+    )
 
 
 def _curve(name: str, curve: seen.Curve, fabric: Fabric, group: cost.Group, fitted: set[int]) -> Comparison:
-    return Comparison(name, tuple(
-        Case(_size(nbytes), micros * 1e-6, cost.all_reduce(fabric, group, nbytes), nbytes in fitted)
-        for nbytes, micros in curve
-    ))  # fmt: skip
+    return Comparison(
+        name,
+        tuple(
+            Case(_size(nbytes), micros * 1e-6, cost.all_reduce(fabric, group, nbytes), nbytes in fitted)
+            for nbytes, micros in curve
+        ),
+    )
 
 
 def _size(nbytes: int) -> str:
@@ -127,16 +136,35 @@ def _size(nbytes: int) -> str:
 
 def mpt(model: str) -> Decoder:
     hidden, layers, heads = seen.SIZES[model]
-    return Decoder(vocabulary=seen.VOCABULARY, hidden=hidden, layers=layers, heads=heads, key_heads=heads,
-                   head_size=hidden // heads, intermediate=4 * hidden, gated=False)  # fmt: skip
+    return Decoder(
+        vocab_size=seen.VOCABULARY,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=hidden // heads,
+        intermediate_size=4 * hidden,
+        gated=False,
+    )
 
 
 def throughput(run: seen.Run, cluster: Cluster) -> float:
     """Tokens a second of each GPU, all weights sharded, as these runs were made."""
-    training = Training(decoder=mpt(run.model), sequences=run.gpus * run.micro_batch * run.accumulation,
-                        length=run.length, micro_batch=run.micro_batch)  # fmt: skip
-    step = Step(training, Layout(1, run.gpus), cluster, frozenset(), sharding="full", recompute=run.recompute,
-                gradient_bytes=2 if run.pure else 4)  # fmt: skip
+    training = Training(
+        decoder=mpt(run.model),
+        sequences=run.gpus * run.micro_batch * run.accumulation,
+        length=run.length,
+        micro_batch=run.micro_batch,
+    )
+    step = Step(
+        training,
+        Layout(1, run.gpus),
+        cluster,
+        frozenset(),
+        sharding="full",
+        recompute=run.recompute,
+        gradient_bytes=2 if run.pure else 4,
+    )
     step.clock.recording = False
     return training.tokens / step.run().finish / run.gpus
 
@@ -156,16 +184,32 @@ def _training() -> Iterator[Comparison]:
         ("training, 8 to 128 x A100 40GB", seen.A100_40_RUNS, small, set()),
         ("training, 8 to 64 x H100", seen.H100_RUNS, h100, _FITTED["h100-node"]),
     ):
-        yield Comparison(name, tuple(
-            Case(f"{run.model}, {run.length} long, {run.gpus} GPUs", run.tokens_per_gpu, throughput(run, cluster),
-                 run.gpus == 8 and (run.model, run.length) in fitted) for run in runs
-        ))  # fmt: skip
+        yield Comparison(
+            name,
+            tuple(
+                Case(
+                    f"{run.model}, {run.length} long, {run.gpus} GPUs",
+                    run.tokens_per_gpu,
+                    throughput(run, cluster),
+                    run.gpus == 8 and (run.model, run.length) in fitted,
+                )
+                for run in runs
+            ),
+        )
 
 
 def own_run() -> Case:
     """Our own trainer on one H200. Its kernels were slower than those of the runs that the preset was calibrated on, so
     that it stands by itself: predictions are for kernels of their speed."""
-    shape = Decoder(vocabulary=32768, hidden=1024, layers=24, heads=16, key_heads=4, head_size=64, intermediate=4096)
+    shape = Decoder(
+        vocab_size=32768,
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        head_dim=64,
+        intermediate_size=4096,
+    )
     training = Training(decoder=shape, sequences=128, length=1024, micro_batch=16, lanes=8)
     step = Step(training, Layout(1, 1), preset("h200-node"), frozenset({"data"}))
     return Case("350m, our own trainer, one H200", seen.OWN_350M, training.tokens / step.run().finish, False)
@@ -186,22 +230,32 @@ def _seed_system() -> Iterator[Comparison]:
         return wires.unloaded(left, right, nbytes)
 
     kinds: tuple[tuple[str, int, Callable[[int], float], set[int]], ...] = (
-        ("IPCQ", 1, by_queue, {128}), ("DMA", 2, raw, {128, 384}),
-    )  # fmt: skip
-    yield Comparison("seed's accelerator, PE to PE", tuple(
-        Case(f"{kind}, {row[0]} B", row[column], predict(row[0]), row[0] in fitted)
-        for kind, column, predict, fitted in kinds for row in PE_TO_PE
-    ))  # fmt: skip
-    yield Comparison("seed's accelerator, 6 SIPs", tuple(
-        Case(f"all-reduce, root in the {root}", told, _hierarchy(root), False)
-        for root, told in seen.SEED_ALL_REDUCE.items()
-    ))  # fmt: skip
+        ("IPCQ", 1, by_queue, {128}),
+        ("DMA", 2, raw, {128, 384}),
+    )
+    yield Comparison(
+        "seed's accelerator, PE to PE",
+        tuple(
+            Case(f"{kind}, {row[0]} B", row[column], predict(row[0]), row[0] in fitted)
+            for kind, column, predict, fitted in kinds
+            for row in PE_TO_PE
+        ),
+    )
+    yield Comparison(
+        "seed's accelerator, 6 SIPs",
+        tuple(
+            Case(f"all-reduce, root in the {root}", told, _hierarchy(root), False)
+            for root, told in seen.SEED_ALL_REDUCE.items()
+        ),
+    )
 
 
 def _hierarchy(root: str) -> float:
     """96 KB of the first PE of every cube, the SIPs on a torus of 3 x 2."""
-    schedule = hierarchical(96 * KIB // 4, sips=(3, 2), cubes=(4, 4), pes=1, exchange="torus",
-                            root=(0, 0) if root == "corner" else None)  # fmt: skip
-    launch, _ = run_schedule(machine_of(accelerator(6, 3, 2)), schedule,
-                             lambda _: np.zeros(schedule.elements, dtype=np.float32))  # fmt: skip
+    schedule = hierarchical(
+        96 * KIB // 4, sips=(3, 2), cubes=(4, 4), pes=1, exchange="torus", root=(0, 0) if root == "corner" else None
+    )
+    launch, _ = run_schedule(
+        machine_of(accelerator(6, 3, 2)), schedule, lambda _: np.zeros(schedule.elements, dtype=np.float32)
+    )
     return launch.finish - launch.started[PE(0, 0, 0)]

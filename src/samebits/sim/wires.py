@@ -43,7 +43,9 @@ class Wires:
         found = self._routes.get((source, target))
         if found is None:
             links = self.topology.links
-            found = [(hop.level, hop.wire, links[hop.level].alpha, links[hop.level].bytes_per_s)
-                     for hop in self.topology.route(source, target)]  # fmt: skip
+            found = [
+                (hop.level, hop.wire, links[hop.level].alpha, links[hop.level].bytes_per_s)
+                for hop in self.topology.route(source, target)
+            ]
             self._routes[source, target] = found
         return found

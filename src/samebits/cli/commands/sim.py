@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="The virtual cluster: run a distributed program in one process, and try schedules that could move its bits.",
-    rich_markup_mode="rich", no_args_is_help=True,
-)  # fmt: skip
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+)
 app.command()(predict)
 app.command()(validate)
 SCHEMA: Final = "samebits.sim/1"
@@ -32,9 +33,13 @@ Target = Annotated[str, typer.Argument(help="A file.py, or module:function that 
 Words = Annotated[list[str] | None, typer.Argument(help="What the program finds in sys.argv; behind --.")]
 Ranks = Annotated[int, typer.Option("--ranks", min=1, max=1024, help="How many ranks, each one virtual device.")]
 FaultPlan = Annotated[
-    list[str] | None, typer.Option("--fault", help="crash@RANK:WAIT, late@RANK:WAIT:SECONDS, slow@RANK:WAIT:FACTOR,"
-                                                   " skip@RANK:COLLECTIVE or swap@RANK:COLLECTIVE; may be repeated.")
-]  # fmt: skip
+    list[str] | None,
+    typer.Option(
+        "--fault",
+        help="crash@RANK:WAIT, late@RANK:WAIT:SECONDS, slow@RANK:WAIT:FACTOR,"
+        " skip@RANK:COLLECTIVE or swap@RANK:COLLECTIVE; may be repeated.",
+    ),
+]
 
 
 @app.command()
@@ -66,8 +71,15 @@ def run(
     with progress(f"running {target} on {ranks} ranks"), _spoken(target, words, as_json):
         seen = run_once(program, chosen, settings)
     verdict = Verdict.DOES_NOT_HOLD if seen.error else Verdict.HOLDS
-    document = {"schema": SCHEMA, "command": "run", "program": target, "ranks": ranks, "verdict": str(verdict),
-                "seconds": round(time.monotonic() - start, 3), **_schedule(seen)}  # fmt: skip
+    document = {
+        "schema": SCHEMA,
+        "command": "run",
+        "program": target,
+        "ranks": ranks,
+        "verdict": str(verdict),
+        "seconds": round(time.monotonic() - start, 3),
+        **_schedule(seen),
+    }
     if as_json:
         print_json(document)
     else:
@@ -143,14 +155,24 @@ def _verdict(found: Exploration) -> Verdict:
 
 
 def _schedule(seen: Seen) -> dict[str, Any]:
-    return {"hand_offs": seen.trace.hand_offs, "collectives": len(seen.journal.entries), "trace": seen.trace.text,
-            "results": list(seen.digests), "simulated_seconds": list(seen.clocks), "error": seen.error}  # fmt: skip
+    return {
+        "hand_offs": seen.trace.hand_offs,
+        "collectives": len(seen.journal.entries),
+        "trace": seen.trace.text,
+        "results": list(seen.digests),
+        "simulated_seconds": list(seen.clocks),
+        "error": seen.error,
+    }
 
 
 def _print_run(target: str, ranks: int, seen: Seen, verdict: Verdict) -> None:
     console = output()
-    console.print(Text(f"{target} on {ranks} ranks: {seen.trace.hand_offs} hand-offs,"
-                       f" {len(seen.journal.entries)} results of collectives and messages"))  # fmt: skip
+    console.print(
+        Text(
+            f"{target} on {ranks} ranks: {seen.trace.hand_offs} hand-offs,"
+            f" {len(seen.journal.entries)} results of collectives and messages"
+        )
+    )
     if seen.error:
         console.print(Text(f"error: {seen.error}\ntrace: {seen.trace.text}"))
     console.print(Text(str(verdict), style=VERDICT_STYLES[str(verdict)]))
@@ -159,23 +181,42 @@ def _print_run(target: str, ranks: int, seen: Seen, verdict: Verdict) -> None:
 def _document(target: str, ranks: int, found: Exploration, verdict: Verdict, seconds: float) -> dict[str, Any]:
     finding = found.finding
     return {
-        "schema": SCHEMA, "command": "explore", "program": target, "ranks": ranks, "verdict": str(verdict),
-        "seconds": round(seconds, 3), "schedules": found.runs, "distinct": len(found.schedules),
-        "hashes": len(found.hashes), "hand_offs": found.hand_offs, "error": found.reference.error,
+        "schema": SCHEMA,
+        "command": "explore",
+        "program": target,
+        "ranks": ranks,
+        "verdict": str(verdict),
+        "seconds": round(seconds, 3),
+        "schedules": found.runs,
+        "distinct": len(found.schedules),
+        "hashes": len(found.hashes),
+        "hand_offs": found.hand_offs,
+        "error": found.reference.error,
         "finding": None if finding is None else _finding(finding),
-    }  # fmt: skip
+    }
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    return {"seed": finding.seed, "policy": finding.policy, "why": finding.why, "trace": finding.trace,
-            "smallest": finding.smallest, "choices": [str(choice) for choice in finding.choices],
-            "races": finding.races, "shrink_runs": finding.runs}  # fmt: skip
+    return {
+        "seed": finding.seed,
+        "policy": finding.policy,
+        "why": finding.why,
+        "trace": finding.trace,
+        "smallest": finding.smallest,
+        "choices": [str(choice) for choice in finding.choices],
+        "races": finding.races,
+        "shrink_runs": finding.runs,
+    }
 
 
 def _print_exploration(target: str, ranks: int, found: Exploration, verdict: Verdict) -> None:
     console = output()
-    console.print(Text(f"{target} on {ranks} ranks: {found.runs} schedules, {len(found.schedules)} of them distinct,"
-                       f" {len(found.hashes)} result{'s' if len(found.hashes) != 1 else ''}"))  # fmt: skip
+    console.print(
+        Text(
+            f"{target} on {ranks} ranks: {found.runs} schedules, {len(found.schedules)} of them distinct,"
+            f" {len(found.hashes)} result{'s' if len(found.hashes) != 1 else ''}"
+        )
+    )
     if found.reference.error:
         console.print(Text(f"FIFO itself ends with an error: {found.reference.error}"))
     elif (finding := found.finding) is not None:

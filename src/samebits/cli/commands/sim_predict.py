@@ -70,11 +70,19 @@ def predict(
     _write(found, training, trace, picture)
     seconds = time.perf_counter() - begun
     if as_json:
-        print_json({
-            "schema": SCHEMA, "config": str(config), "preset": preset, "sequences": training.sequences,
-            "tokens": training.tokens, "weights": training.decoder.weights, "note": MODEL,
-            "predictions": [each.as_dict() for each in found], "seconds": round(seconds, 3),
-        })  # fmt: skip
+        print_json(
+            {
+                "schema": SCHEMA,
+                "config": str(config),
+                "preset": preset,
+                "sequences": training.sequences,
+                "tokens": training.tokens,
+                "weights": training.decoder.weights,
+                "note": MODEL,
+                "predictions": [each.as_dict() for each in found],
+                "seconds": round(seconds, 3),
+            }
+        )
     else:
         _print(found, training, preset, seconds)
     raise typer.Exit(1 if any(isinstance(each, Refused) for each in found) else 0)
@@ -112,10 +120,12 @@ def _print(found: list[Prediction | Refused], training: Training, preset: str, s
     from samebits.sim.predict import Prediction
 
     console = output()
-    console.print(Text(
-        f"{training.decoder.weights / 1e9:,.2f} billion weights, {training.sequences:,} sequences of"
-        f" {training.length:,} tokens an update, {training.dtype}, on {preset}s"
-    ))  # fmt: skip
+    console.print(
+        Text(
+            f"{training.decoder.weights / 1e9:,.2f} billion weights, {training.sequences:,} sequences of"
+            f" {training.length:,} tokens an update, {training.dtype}, on {preset}s"
+        )
+    )
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     names = (
         "GPUs",
@@ -148,10 +158,16 @@ def _print(found: list[Prediction | Refused], training: Training, preset: str, s
 def _row(each: Prediction, native: float) -> tuple[str, ...]:
     added = (f"{each.beside_native:.2f} x", f"{each.seconds / native:.2f} x") if each.promises else ("-", "-")
     return (
-        f"{each.gpus:,}", ", ".join(each.promises) or "none", str(each.layout), _time(each.seconds),
-        f"{each.tokens_per_s:,.0f}", f"{each.utilisation:.1%}", f"{each.memory / 1e9:,.1f} GB",
-        f"{each.waiting:.0%}", *added,
-    )  # fmt: skip
+        f"{each.gpus:,}",
+        ", ".join(each.promises) or "none",
+        str(each.layout),
+        _time(each.seconds),
+        f"{each.tokens_per_s:,.0f}",
+        f"{each.utilisation:.1%}",
+        f"{each.memory / 1e9:,.1f} GB",
+        f"{each.waiting:.0%}",
+        *added,
+    )
 
 
 def _time(seconds: float) -> str:

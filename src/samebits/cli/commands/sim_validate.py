@@ -31,11 +31,17 @@ def validate(cases: Cases = False, as_json: Json = False) -> None:
     worst = max(Errors.of(each.of(calibrated=False)).geometric for each in found)
     totals = (Errors.of(fitted), Errors.of(held))
     if as_json:
-        print_json({
-            "schema": SCHEMA, "calibrated": _errors(totals[0]), "held_out": _errors(totals[1]),
-            "worst_source": worst, "bar": BAR, "sources": [_source(each) for each in found],
-            "own_trainer": {"published": own.published, "predicted": own.predicted, "error": own.error},
-        })  # fmt: skip
+        print_json(
+            {
+                "schema": SCHEMA,
+                "calibrated": _errors(totals[0]),
+                "held_out": _errors(totals[1]),
+                "worst_source": worst,
+                "bar": BAR,
+                "sources": [_source(each) for each in found],
+                "own_trainer": {"published": own.published, "predicted": own.predicted, "error": own.error},
+            }
+        )
     else:
         _print(found, totals, own, cases)
     raise typer.Exit(0 if worst <= BAR else 1)
@@ -46,9 +52,19 @@ def _errors(errors: Any) -> dict[str, Any]:
 
 
 def _source(each: Any) -> dict[str, Any]:
-    return {"name": each.name, "cases": [
-        {"name": case.name, "published": case.published, "predicted": case.predicted, "error": case.error,
-         "calibrated": case.calibrated} for case in each.cases]}  # fmt: skip
+    return {
+        "name": each.name,
+        "cases": [
+            {
+                "name": case.name,
+                "published": case.published,
+                "predicted": case.predicted,
+                "error": case.error,
+                "calibrated": case.calibrated,
+            }
+            for case in each.cases
+        ],
+    }
 
 
 def _print(found: Any, totals: Any, own: Any, cases: bool) -> None:
@@ -72,8 +88,12 @@ def _print(found: Any, totals: Any, own: Any, cases: bool) -> None:
                 console.print(
                     f"  {case.name:34} {case.published:12.5g} {case.predicted:12.5g} {case.error:+7.1%}  {kind}"
                 )
-    console.print(Text(f"\n{own.name}: {own.error:+.0%}, in no row above: its kernels are slower than those of the runs"
-                       " that presets were calibrated on"))  # fmt: skip
+    console.print(
+        Text(
+            f"\n{own.name}: {own.error:+.0%}, in no row above: its kernels are slower than those of the runs"
+            " that presets were calibrated on"
+        )
+    )
     console.print(Text("\nothers, by their own word:", style="dim"))
     for name, said in PEERS:
         console.print(Text(f"  {name}: {said}", style="dim"))
