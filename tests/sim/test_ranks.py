@@ -211,3 +211,15 @@ def test_several_runs_at_once_are_refused() -> None:
 
     with pytest.raises(SpawnException, match="may not spawn another cluster"):
         execute(nested, 1)
+
+
+def test_the_simulated_transport_outside_of_the_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that never started one."""
+    from samebits.parallel.world import join
+
+    monkeypatch.setattr(dist.Backend, "_plugins", {})
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1"),
+                        ("SAMEBITS_TRANSPORT", "sim")):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="SAMEBITS_TRANSPORT is 'sim' outside of the virtual cluster; allowed: gloo"):
+        join()

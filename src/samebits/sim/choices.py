@@ -121,27 +121,23 @@ class Uniform:
 
 
 class Priority:
-    """Ranks in a random order of priority, of which the first is moved to the end at a few random choices."""
+    """Ranks in a random order of priority, of which whoever runs is moved to the end at a few random choices."""
 
     pauses = True
-    changes: Final = 3
 
     def __init__(self, seed: int, ranks: int) -> None:
         self._random = random.Random(f"priority {seed}")
         self._order = [-1, *range(ranks)]
         self._random.shuffle(self._order)
-        # How many choices there will be is not known: short programs want early changes, long ones late ones too.
-        horizon = 1 << self._random.randint(3, 11)
-        self._at = {self._random.randrange(horizon) for _ in range(self.changes)}
-        self._made = 0
+        # How many choices there will be is not known, so that change points are drawn as the run goes on.
+        self._chance = 0.5 ** self._random.randint(3, 6)
 
     def choose(self, alternatives: Sequence[Alternative]) -> int:
         best = min(range(len(alternatives)), key=lambda place: (self._order.index(alternatives[place].actor), place))
-        if self._made in self._at:
+        if self._random.random() < self._chance:
             moved = alternatives[best].actor
             self._order.remove(moved)
             self._order.append(moved)
-        self._made += 1
         return best
 
 
