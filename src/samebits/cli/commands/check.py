@@ -21,9 +21,9 @@ def check(
     targets: Annotated[
         list[str] | None, typer.Argument(help="Operators (matmul) or functions (mypkg.mod:fn, ./file.py:fn).")
     ] = None,
-    all_components: Annotated[bool, typer.Option("--all", help="Every component.")] = False,
+    all_components: Annotated[bool, typer.Option("--all", help="Every operator.")] = False,
     backend: Annotated[
-        str | None, typer.Option(help="cpu or triton. Default: a component's all, a function's cpu.")
+        str | None, typer.Option(help="cpu or triton. Default: all of an operator's, cpu for a function.")
     ] = None,
     promise: Annotated[list[str] | None, typer.Option(help="Only this promise; may be given several times.")] = None,
     like: Annotated[str | None, typer.Option(help="The operator that a function computes, e.g. linear.")] = None,

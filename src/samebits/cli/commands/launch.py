@@ -20,13 +20,13 @@ def launch(
     nproc: Annotated[int, typer.Option("--nproc", help="How many ranks: one process each, on this machine.")],
     timeout: Annotated[float, typer.Option(help="Seconds after which a rank that did not come is an error.")] = 60.0,
     host: Annotated[
-        str, typer.Option(help="The address of this machine at which ranks meet; others than loopback can be reached.")
+        str, typer.Option(help="The rendezvous address of this machine; any but loopback is reachable from outside.")
     ] = "127.0.0.1",
     as_json: Json = False,
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="COMMAND", help="Behind --: a samebits command, a file.py, or -m and a module, and their words."
+            metavar="COMMAND", help="After --: a samebits command, a file.py, or -m and a module, and their words."
         ),
     ] = None,
 ) -> None:

@@ -24,10 +24,10 @@ DEFAULT_ROWS = "1,2,8,64"
 
 
 def reveal(
-    target: Annotated[str, typer.Argument(help="A component (matmul) or a function (torch.nn.functional.linear).")],
+    target: Annotated[str, typer.Argument(help="An operator (matmul) or a function (torch.nn.functional.linear).")],
     k: Annotated[int, typer.Option(help="How many terms are added.")] = 64,
     rows: Annotated[str | None, typer.Option(help=f"Batch sizes, joined by commas.  [default: {DEFAULT_ROWS}]")] = None,
-    like: Annotated[str | None, typer.Option(help="The spec the function is driven by, e.g. linear.")] = None,
+    like: Annotated[str | None, typer.Option(help="The operator that the function computes, e.g. linear.")] = None,
     format: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     device: Annotated[str, typer.Option("--device", "--backend", help="cpu or cuda.")] = "cpu",
     picture: Annotated[Path, typer.Option("--svg", help="Where the picture is written; numbered if several.")] = Path(

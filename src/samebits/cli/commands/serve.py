@@ -20,10 +20,10 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8000,
     api_key: Annotated[
-        str | None, typer.Option(envvar="SAMEBITS_API_KEY", show_envvar=True, help="Ask clients for this key.")
+        str | None, typer.Option(envvar="SAMEBITS_API_KEY", show_envvar=True, help="Require this API key.")
     ] = None,
     allowed_host: Annotated[
-        list[str] | None, typer.Option(help="A further name by which clients may ask; can be given several times.")
+        list[str] | None, typer.Option(help="A further Host header to accept; may be given several times.")
     ] = None,
     pages: Annotated[int, typer.Option(help="Pages of the key-value cache.")] = 512,
     page_size: Annotated[int, typer.Option(help="Tokens of a page, a multiple of 16.")] = 16,

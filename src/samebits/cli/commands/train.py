@@ -27,7 +27,7 @@ Tensor = Annotated[
 def train(
     config: Source,
     out: Annotated[Path, typer.Option("--out", help="The folder for checkpoints and events.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest whole checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest complete checkpoint.")] = False,
     allow_changes: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="A setting that may differ from the checkpoint's.")
     ] = None,

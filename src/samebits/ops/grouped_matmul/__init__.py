@@ -1,4 +1,4 @@
-"""The spec of the grouped product of a mixture of experts: `grouped_matmul`, its gradients, and the resumed gradient
+"""The grouped product of a mixture of experts: `grouped_matmul`, its gradients, and the resumed gradient
 `grouped_matmul_accumulate_`.
 
 Each output is one chain over K, in matmul's own order: y[m] has the bits of matmul(x[m:m+1], weight[expert[m]]),

@@ -1,4 +1,4 @@
-"""The spec of LayerNorm: `layernorm`, its statistics, its gradients, the resumed gradients of weight and bias.
+"""LayerNorm: `layernorm`, its statistics, its gradients, the resumed gradients of weight and bias.
 
 A row's bits depend on that row, the weight and the bias alone. Mean and variance are two sums, one after the other, in
 an order fixed by the row's width: 256 lanes, folded by halves. The gradients of weight and bias are chains over rows
