@@ -74,8 +74,8 @@ def test_a_mistake_is_one_line(samebits: Any, tmp_path: Path) -> None:
         (("contract", "replay", "--sample", "0"), "sample=0, seconds=60.0; allowed: at least 1"),
         (("contract", "status", "--backend", "tpu"), "unknown backend 'tpu'"),
         (("contract", "prove", "--backend", "tpu"), "unknown backend 'tpu'"),
-        (("contract", "sign", "--key", str(tmp_path / "none")), "is no file; a private ssh key is needed"),
-        (("contract", "verify", "--allowed-signers", str(tmp_path / "none")), "is no file; lines like"),
+        (("contract", "sign", "--key", str(tmp_path / "none")), "is not a file; pass a private ssh key"),
+        (("contract", "verify", "--allowed-signers", str(tmp_path / "none")), "is not a file; pass one with lines like"),
         (("contract", "diff", "git:HEAD", "git:HEAD"), "both sides are revisions"),
     ):
         ran = samebits(*arguments)

@@ -63,7 +63,7 @@ def test_training_says_where_texts_give_no_more(samebits: Samebits, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("train", "missing", "--out", "x.json"), "missing is no file and no folder"),
+        (("train", "missing", "--out", "x.json"), "missing does not exist; expected a file or a folder"),
         (("train", "--vocabulary", "9", "--out", "x.json"), "vocabulary is 9; allowed: at least 257"),
         (("train", "--out", "x.txt"), "--out is 'x.txt'; allowed: a file that ends in .json"),
         (("encode", "nothing.json", "a"), "no tokenizer at 'nothing.json'; allowed"),

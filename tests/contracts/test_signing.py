@@ -52,7 +52,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match="cannot sign"):
         sign(tmp_path, tmp_path / "key")
     assert not (tmp_path / signing.SIGNATURE).exists()
-    with pytest.raises(ValueError, match="is no file; a private ssh key is needed"):
+    with pytest.raises(ValueError, match="is not a file; pass a private ssh key"):
         sign(tmp_path, tmp_path / "none")
     with pytest.raises(ValueError, match="is not a folder"):
         sign(tmp_path / "none", tmp_path / "key")

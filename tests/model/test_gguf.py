@@ -118,7 +118,7 @@ def test_scaled_rotations_are_read(metadata: dict[str, Any], scaling: RopeScalin
     ("metadata", "message"),
     [
         ({"llama.rope.scaling.type": "longrope"}, "rope: scaling kind is 'longrope'; allowed: linear, llama3, yarn"),
-        ({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.odd": 1.0}, r"rope.scaling says \['odd'\]; allowed: "),
+        ({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.odd": 1.0}, r"rope.scaling is \['odd'\]; allowed: "),
         ({"llama.rope.dimension_count": 32}, "rope.dimension_count is 32, a head has 64; allowed: the same"),
         ({"general.alignment": 3}, "aligns to 3; allowed: a power of two, at most 65536"),
         ({"tokenizer.chat_template": 7}, "tokenizer.chat_template is 7; allowed: a str"),

@@ -51,5 +51,5 @@ def test_streams_and_prefixes() -> None:
 def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match=r"seed must be in 0\.\.18446744073709551615, got seed=-1"):
         philox_uint32(-1, 0, 1)
-    with pytest.raises(ValueError, match="stream must lie in"):
+    with pytest.raises(ValueError, match="stream must be in"):
         philox_uint32_native(0, 1 << 32, 1)
