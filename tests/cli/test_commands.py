@@ -21,7 +21,7 @@ def test_check_prints_a_table_and_exits_0_where_all_holds(samebits: Samebits) ->
     assert ran.code == 0 and ran.err == ""
     header, row, *rest = ran.out.splitlines()
     assert header.split() == ["subject", "promise", "backend", "verdict", "cases", "faults", "caught", "seconds"]
-    assert row.split()[:4] == ["matmul.linear", "batch", "cpu", "holds"] and "1 of 1" in row
+    assert row.split()[:4] == ["matmul.linear", "batch", "cpu", "holds"] and "2 of 2" in row
     assert rest[-1] == "holds: 1"
 
 

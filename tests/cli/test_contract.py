@@ -75,7 +75,7 @@ def test_a_mistake_is_one_line(samebits: Any, tmp_path: Path) -> None:
         (("contract", "status", "--backend", "tpu"), "unknown backend 'tpu'"),
         (("contract", "prove", "--backend", "tpu"), "unknown backend 'tpu'"),
         (("contract", "sign", "--key", str(tmp_path / "none")), "is not a file; pass a private ssh key"),
-        (("contract", "verify", "--allowed-signers", str(tmp_path / "none")), "is not a file; pass one with lines like"),
+        (("contract", "verify", "--allowed-signers", str(tmp_path / "none")), "is not a file; pass one with"),
         (("contract", "diff", "git:HEAD", "git:HEAD"), "both sides are revisions"),
     ):
         ran = samebits(*arguments)

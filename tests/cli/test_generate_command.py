@@ -57,7 +57,7 @@ def test_another_seed_draws_other_tokens_and_at_0_none_matters(samebits: Samebit
         (("--max-tokens", "0"), "max_tokens is 0"),
         (("--top-p", "2"), "top_p is 2.0; allowed: above 0, at most 1"),
         (("--model", "tniy@0"), "did you mean 'tiny@0'?"),
-        (("--chat",), "there is no chat template"),
+        (("--chat",), "has no chat_template"),
         (("--dtype", "int8"), "dtype is 'int8'"),
     ],
 )

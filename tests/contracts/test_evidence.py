@@ -112,7 +112,7 @@ ROWS: dict[str, tuple[Callable[[Copied], None], tuple[str, str], tuple[str, str]
         SAME,
     ),
     "a planted fault": (
-        edited("ops/softmax/faults.py", "import torch", "import torch\n\nEXTRA = 1"),
+        edited("contracts/standard_faults.py", "FEW_ROWS: Final = 2", "FEW_ROWS: Final = 3"),
         (STALE, "promise: "),
         (STALE, "promise: "),
     ),
@@ -164,7 +164,7 @@ ROWS: dict[str, tuple[Callable[[Copied], None], tuple[str, str], tuple[str, str]
     ),
     "another operator": (edited("ops/gelu/cpu_kernel.cpp", "#include", "#define EXTRA 1\n#include"), SAME, SAME),
     "the contract's words": (
-        edited("ops/softmax/contract.yaml", "rows handed over in chunks", "rows in chunks"),
+        edited("ops/softmax/contract.yaml", "chunk: SM-D1", "chunk: SM-D2"),
         (STALE, "contract: the contract's words changed"),
         (STALE, "contract: "),
     ),

@@ -180,7 +180,7 @@ def test_the_command_without_a_gpu_judges_nothing() -> None:
     ("arguments", "message"),
     [
         (("--portable", "--chain"), "--portable goes with --backend"),
-        (("--record", "matmul"), "say --portable too"),
+        (("--record", "matmul"), "require --portable"),
         (("--portable", "--backend", "triton", "--record"), "takes no --record"),
         (("--portable", "--backend", "abacus"), "backend is 'abacus'; allowed: cpu, triton"),
         (("--portable", "--instruction-set", "abacus"), "cannot run on this CPU"),

@@ -60,7 +60,7 @@ def test_no_sample_of_a_routed_operator_is_wrong(dtype: torch.dtype) -> None:
     found = dict(operator_samples.judge(dtype, NAMES, most=4))
     wrong = {name: [each for each in counts if each.startswith("WRONG")] for name, counts in found.items()}
     assert {name: each for name, each in wrong.items() if each} == {}
-    assert len(found) >= 35 and sum(counts["right"] for counts in found.values()) > 150
+    assert len(found) >= 35 and sum(counts["right"] for counts in found.values()) > 100
 
 
 def test_a_wrong_result_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from samebits.contracts.standard import FAULTS
 from samebits.ops.elements import FINITE, _count, every_number, finite_numbers
 
 gelu, swiglu = (importlib.import_module(f"samebits.ops.{component}.proofs") for component in ("gelu", "swiglu"))
@@ -36,17 +37,17 @@ def test_a_limit_is_counted_apart_from_the_numbers() -> None:
 @pytest.mark.parametrize(
     ("identifier", "fault"),
     [
-        ("GE-OB2", "share_is_a_half"),
-        ("GE-OB106", "slope_is_a_half"),
-        ("GE-OB101", "other_formula_every_time"),
-        ("GE-OB102", "split_by_batch"),
-        ("GE-OB103", "reads_its_neighbours"),
-        ("GE-OB105", "tail_by_another_formula"),
+        ("GE-OB2", "samebits.ops.gelu.faults:share_is_a_half"),
+        ("GE-OB106", "samebits.ops.gelu.faults:slope_is_a_half"),
+        ("GE-OB101", f"{FAULTS}:other_bits_every_second_call(samebits.ops.gelu:gelu)"),
+        ("GE-OB102", f"{FAULTS}:other_bits_for_few_rows(samebits.ops.gelu:gelu)"),
+        ("GE-OB103", f"{FAULTS}:other_bits_beside_padding(samebits.ops.gelu:gelu)"),
+        ("GE-OB105", f"{FAULTS}:other_bits_for_other_launches(samebits.ops.gelu:gelu)"),
     ],
 )
 def test_a_faulty_subject_is_refuted(identifier: str, fault: str) -> None:
     subjects = gelu.CONTRACT.subjects
-    faulty = replace(subjects["GE-S1"], object=f"samebits.ops.gelu.faults:{fault}")
+    faulty = replace(subjects["GE-S1"], object=fault)
     contract = replace(gelu.CONTRACT, subjects={**subjects, "GE-S1": faulty})
     shown = every_number(contract, gelu.SPECS["gelu"], [identifier], gelu._alone)
     assert not shown.proved

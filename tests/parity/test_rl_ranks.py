@@ -112,7 +112,7 @@ def test_what_ranks_cannot_share_is_refused_before_anything_is_sampled() -> None
     assert set(on_ranks(2, refused, {"lanes": 1})) == {lanes}
     stock = "rl: stock torch on 2 ranks; allowed: samebits, or one rank"
     assert set(on_ranks(2, refused, {"stock": True})) == {stock}
-    with pytest.raises(ValueError, match="lanes is 16; allowed: a power of two that divides prompts x num_generations, 24"):
+    with pytest.raises(ValueError, match=r"lanes is 16; allowed: .* that divides prompts x num_generations, 24"):
         replace(SETTINGS, lanes=16)
 
 

@@ -99,7 +99,7 @@ def _opened(file: Path, stack: ExitStack) -> Any:
 
 
 def _check(folder: Path, config: ModelConfig, found: dict[str, Any]) -> bool:
-    """That the files hold what the config says; whether they hold a tied head beside it."""
+    """That the files hold what config.json gives; whether they hold a tied head beside it."""
     wanted = shapes(config)
     tied = config.tie_word_embeddings and HEAD in found
     expected = {**wanted, HEAD: wanted[EMBEDDING]} if tied else wanted
@@ -113,7 +113,7 @@ def _check(folder: Path, config: ModelConfig, found: dict[str, Any]) -> bool:
         piece = found[name].get_slice(name)
         if tuple(piece.get_shape()) != shape or piece.get_dtype() not in READABLE:
             raise ValueError(
-                f"{folder}: {name} is {piece.get_dtype()} {tuple(piece.get_shape())}, the config says"
+                f"{folder}: {name} is {piece.get_dtype()} {tuple(piece.get_shape())}, config.json gives"
                 f" {shape}; allowed: that, in {', '.join(READABLE)}"
             )
     return tied

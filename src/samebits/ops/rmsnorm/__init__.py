@@ -21,7 +21,7 @@ from samebits.ops.registering import call, contiguous_like, register
 @checked
 def rmsnorm(x: Tensor, weight: Tensor, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
-    x_MH, _, backend = _check(x, weight, eps, None, backend)
+    x_MH, _, backend = _check("rmsnorm", x, weight, eps, None, backend)
     y, _ = call("rmsnorm", x_MH, weight, eps, backend)
     return y.reshape(x.shape)  # type: ignore[no-any-return]
 
@@ -31,7 +31,7 @@ def add_rmsnorm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, *, backend: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """(the norm of h, h itself), h = round(x + residual): one pass over the rows."""
-    x_MH, residual_MH, backend = _check(x, weight, eps, residual, backend)
+    x_MH, residual_MH, backend = _check("add_rmsnorm", x, weight, eps, residual, backend)
     y, _, hidden = call("rmsnorm_residual", x_MH, weight, residual_MH, eps, backend)
     return y.reshape(x.shape), hidden.reshape(x.shape)
 
@@ -39,7 +39,7 @@ def add_rmsnorm(
 @checked
 def rmsnorm_statistic(x: Tensor, weight: Tensor, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
     """1 / sqrt(mean(x^2) + eps) of every row in float32, as `rmsnorm` uses it. Not differentiable."""
-    x_MH, _, backend = _check(x, weight, eps, None, backend)
+    x_MH, _, backend = _check("rmsnorm_statistic", x, weight, eps, None, backend)
     _, rstd_M = call("rmsnorm", x_MH.detach(), weight.detach(), eps, backend)
     return rstd_M.reshape(x.shape[:-1])  # type: ignore[no-any-return]
 
@@ -65,20 +65,20 @@ def rmsnorm_weight_gradient_(
 
 
 def _check(
-    x: Tensor, weight: Tensor, eps: float, residual: Tensor | None, backend: str | None
+    operator: str, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None, backend: str | None
 ) -> tuple[Tensor, Tensor | None, str]:
     """Valid arguments as rows, and the backend."""
-    backend = choose_backend("rmsnorm", x, backend)
-    check_tensors("rmsnorm", backend, {"x": x, "weight": weight, "residual": residual})
-    check_dimensions("rmsnorm", "weight", weight, 1)
+    backend = choose_backend(operator, x, backend)
+    check_tensors(operator, backend, {"x": x, "weight": weight, "residual": residual})
+    check_dimensions(operator, "weight", weight, 1)
     if x.dim() < 1 or x.shape[-1] == 0:
-        raise ValueError(f"rmsnorm: x has shape {tuple(x.shape)}; allowed: a last axis of at least 1")
-    check_equal("rmsnorm", "the last axis of x", x.shape[-1], "the length of weight", weight.shape[0])
+        raise ValueError(f"{operator}: x has shape {tuple(x.shape)}; allowed: a last axis of at least 1")
+    check_equal(operator, "the last axis of x", x.shape[-1], "the length of weight", weight.shape[0])
     if not 0.0 <= eps < float("inf"):
-        raise ValueError(f"rmsnorm: eps is {eps}; allowed: finite, at least 0")
+        raise ValueError(f"{operator}: eps is {eps}; allowed: finite, at least 0")
     if residual is not None and residual.shape != x.shape:
         raise ValueError(
-            f"rmsnorm: residual has shape {tuple(residual.shape)}, x has {tuple(x.shape)}; they must agree"
+            f"{operator}: residual has shape {tuple(residual.shape)}, x has {tuple(x.shape)}; they must agree"
         )
     width = x.shape[-1]
     return x.reshape(-1, width), None if residual is None else residual.reshape(-1, width), backend

@@ -341,8 +341,8 @@ def every_arrangement(values: int = 128) -> Proof:
         "SM-OB102": ["SM-MU102"],
         "SM-OB101": ["SM-MU101"],
         "SM-OB103": ["SM-MU103"],
-        "SM-OB104": ["SM-MU102"],
-        "SM-OB105": ["SM-MU104"],
+        "SM-OB104": ["SM-MU104"],
+        "SM-OB105": ["SM-MU105"],
     }
     return _arranged("softmax", judges, twins, values)
 
@@ -350,7 +350,7 @@ def every_arrangement(values: int = 128) -> Proof:
 def every_arrangement_of_logarithms(values: int = 128) -> Proof:
     """The same for log_softmax."""
     judges = {"SM-OB202": _reversed, "SM-OB203": _padded, "SM-OB205": _launched}
-    twins = {"SM-OB202": ["SM-MU108"], "SM-OB203": ["SM-MU109"], "SM-OB205": ["SM-MU110"]}
+    twins = {"SM-OB202": ["SM-MU202"], "SM-OB203": ["SM-MU203"], "SM-OB205": ["SM-MU205"]}
     return _arranged("log_softmax", judges, twins, values)
 
 
