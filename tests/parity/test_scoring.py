@@ -127,12 +127,12 @@ def test_on_policy_the_gradient_is_the_advantage() -> None:
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"clip is 1.0; allowed: above 0, below 1"):
+    with pytest.raises(ValueError, match=r"epsilon is 1.0; allowed: above 0, below 1"):
         Objective(epsilon=1.0)
-    with pytest.raises(ValueError, match=r"kl is -0.1; allowed: finite, at least 0"):
+    with pytest.raises(ValueError, match=r"beta is -0.1; allowed: finite, at least 0"):
         Objective(beta=-0.1)
     one = np.zeros(1, np.float32)
-    with pytest.raises(ValueError, match=r"kl is 0.5 and there is no reference; allowed: both or none"):
+    with pytest.raises(ValueError, match=r"beta is 0.5 and there is no reference; allowed: both or none"):
         terms(Objective(beta=0.5), one, one, one, one, None)
 
 

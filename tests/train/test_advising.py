@@ -107,7 +107,7 @@ def test_trained_weights_need_no_more_tokens_than_their_task_has(tmp_path: Path)
 
 
 def test_a_short_recipe_is_a_run() -> None:
-    config = read_text("model: {preset: tiny}\ndata: {length: 32}\n")
+    config = read_text("model: {preset: tiny}\ndata: {max_length: 32}\n")
     numbers = config.optimizer
     assert (numbers.lr, numbers.beta1, numbers.beta2, numbers.eps) == (5e-5, 0.9, 0.999, 1e-8)
     assert (numbers.weight_decay, numbers.max_grad_norm, numbers.warmup_steps, config.training.seed) == (
@@ -123,7 +123,7 @@ def test_a_short_recipe_is_a_run() -> None:
     [
         ("training: {seed: 1}\n", "run.yaml:1: keys 'model', 'data' are missing"),
         ("data: {source: stdlib}\n", "run.yaml:1: keys 'model', 'data.max_length' are missing"),
-        ("model: {preset: tiny}\ndata: {source: stdlib}\n", "run.yaml:2: data: key 'length' is missing"),
+        ("model: {preset: tiny}\ndata: {source: stdlib}\n", "run.yaml:2: data: key 'max_length' is missing"),
     ],
 )
 def test_missing_keys_are_told_at_once(text: str, said: str) -> None:

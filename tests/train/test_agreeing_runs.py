@@ -52,7 +52,7 @@ def test_one_other_byte_of_the_data(tmp_path: Path) -> None:
     settings = []
     for name, text in (("a", "One text. " * 200), ("b", "One text. " * 199 + "One text! ")):
         (tmp_path / name).write_text(text)
-        data = f"data={{source: text, paths: [{tmp_path / name}], length: 16}}"
+        data = f"data={{source: text, paths: [{tmp_path / name}], max_length: 16}}"
         settings.append((*SHORT, data))
     first, second = lines(tmp_path, *settings)
     assert first == second and first.startswith("ranks: data is sha256:") and not (tmp_path / "run").exists()

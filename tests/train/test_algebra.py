@@ -138,8 +138,16 @@ GOOD = V28
             "3 sequences make no step of 4; allowed: at least 4",
         ),
         (8, replace(GOOD, ranks=0), "ranks is 0; allowed: at least 1"),
-        (11, replace(GOOD, architecture=replace(MODEL, num_attention_heads=15)), "hidden is 1024, heads is 15"),
-        (11, replace(GOOD, architecture=replace(MODEL, num_key_value_heads=3)), "heads is 16, key_heads is 3"),
+        (
+            11,
+            replace(GOOD, architecture=replace(MODEL, num_attention_heads=15)),
+            "num_attention_heads is 15, which must divide hidden_size 1024",
+        ),
+        (
+            11,
+            replace(GOOD, architecture=replace(MODEL, num_key_value_heads=3)),
+            "num_key_value_heads is 3, which must divide num_attention_heads",
+        ),
         (11, replace(GOOD, architecture=replace(MODEL, hidden_size=16)), "head size is 1; allowed: an even number"),
     ],
 )
@@ -160,7 +168,7 @@ def test_a_batch_of_131072_tokens_is_accepted() -> None:
 def test_a_mapping_is_read_whole() -> None:
     assert from_mapping(asdict(GOOD)) == GOOD
     with pytest.raises(
-        ValueError, match=r"^CFG-OB10: plan has key 'warm_up', which nothing reads; allowed: sequences, "
+        ValueError, match=r"^CFG-OB10: plan has key 'warm_up', which nothing reads; allowed: num_sequences, "
     ):
         from_mapping({**asdict(GOOD), "warm_up": 5})
     with pytest.raises(ValueError, match=r"^CFG-OB10: architecture has key 'head'"):
@@ -233,7 +241,7 @@ def test_faulty_tokens_are_caught() -> None:
 
 def test_an_ignored_key_is_caught() -> None:
     """M9: a misspelt warm-up is left out, and nobody hears of it."""
-    values = {**asdict(GOOD), "warmup_steps": 2000}
+    values = {**asdict(GOOD), "warm_up_steps": 2000}
     assert faults.unread_keys_ignored(values) == GOOD
     with pytest.raises(ValueError, match="CFG-OB10"):
         from_mapping(values)

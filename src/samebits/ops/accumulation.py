@@ -19,8 +19,7 @@ from samebits.ops.embedding import embedding, embedding_gradient_
 from samebits.ops.logprob import check_rows
 from samebits.ops.matmul import linear, matmul
 from samebits.ops.registering import call
-from samebits.ops.rmsnorm import _check as check_rmsnorm
-from samebits.ops.rmsnorm import rmsnorm_weight_gradient_
+from samebits.ops.rmsnorm import check_rmsnorm, rmsnorm_weight_gradient_
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def linear_into(x: Tensor, weight: Tensor, sums: Sums, *, backend: str | None = 
 def rmsnorm_into(x: Tensor, weight: Tensor, sums: Sums, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
     """`rmsnorm`, with the weight's gradient added to sums (H) float32 in the backward pass."""
     backend = choose_backend("rmsnorm_into", x, backend)
-    check_rmsnorm(x, weight, eps, None, backend)
+    check_rmsnorm("rmsnorm_into", x, weight, eps, None, backend)
     _check_sums("rmsnorm_into", sums, weight, {"x": x, "weight": weight})
     y: Tensor = _RMSNorm.apply(x, weight, sums, eps, backend)  # type: ignore[no-untyped-call]
     return y

@@ -130,7 +130,7 @@ def _tokens(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
 
 def _batch(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     """CFG-OB8: fewer sequences than an update takes."""
-    named = re.match(r"(micro_batch|accumulation) is ", refusal.message)
+    named = re.match(r"(micro_batch_size|gradient_accumulation_steps) is ", refusal.message)
     if named is not None:
         return Change(settings=({f"training.{named[1]}": 1},))
     if plan.num_sequences < 1:
@@ -145,7 +145,7 @@ def _batch(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
 
 def _heads(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     """CFG-OB11."""
-    return Change(words="model.overrides: heads, key_heads and head_size that fit")
+    return Change(words="model.overrides: num_attention_heads, num_key_value_heads and head_dim that fit")
 
 
 def _memory(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
@@ -155,7 +155,7 @@ def _memory(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
 def _words(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     if config.model.folder is not None:
         return Change(words="data.tokenizer: that of the model, or one with as few words")
-    needed = int(refusal.message.split()[3])
+    needed = int(refusal.message.partition(">= ")[2].partition(",")[0])
     return Change(settings=({"model.overrides.vocab_size": needed},))
 
 

@@ -125,11 +125,13 @@ def _steps(plan: Plan, run: Run) -> list[Refusal]:
             Refusal("CFG-OB1", f"{message}; epochs is {plan.num_train_epochs}, which reaches {run.reach:,}")
         )
     if plan.warmup_steps >= run.steps:
-        message = f"warmup is {plan.warmup_steps}, the run makes {run.steps} steps; allowed: less than its steps"
+        message = f"warmup_steps is {plan.warmup_steps}, the run makes {run.steps} steps; allowed: less than its steps"
         refusals.append(Refusal("CFG-OB2", message))
     if plan.warmup_steps > longest_warmup(run.steps):
         allowed = "at most a tenth" if run.steps >= 10 else "of fewer than ten steps, at most"
-        message = f"warmup is {plan.warmup_steps} of {run.steps} steps; allowed: {allowed}, {longest_warmup(run.steps)}"
+        message = (
+            f"warmup_steps is {plan.warmup_steps} of {run.steps} steps; allowed: {allowed}, {longest_warmup(run.steps)}"
+        )
         refusals.append(Refusal("CFG-OB3", message))
     return refusals
 

@@ -21,7 +21,7 @@ from samebits.ops.registering import call, contiguous_like, register
 @checked
 def rmsnorm(x: Tensor, weight: Tensor, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
-    x_MH, _, backend = _check("rmsnorm", x, weight, eps, None, backend)
+    x_MH, _, backend = check_rmsnorm("rmsnorm", x, weight, eps, None, backend)
     y, _ = call("rmsnorm", x_MH, weight, eps, backend)
     return y.reshape(x.shape)  # type: ignore[no-any-return]
 
@@ -31,7 +31,7 @@ def add_rmsnorm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, *, backend: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """(the norm of h, h itself), h = round(x + residual): one pass over the rows."""
-    x_MH, residual_MH, backend = _check("add_rmsnorm", x, weight, eps, residual, backend)
+    x_MH, residual_MH, backend = check_rmsnorm("add_rmsnorm", x, weight, eps, residual, backend)
     y, _, hidden = call("rmsnorm_residual", x_MH, weight, residual_MH, eps, backend)
     return y.reshape(x.shape), hidden.reshape(x.shape)
 
@@ -39,7 +39,7 @@ def add_rmsnorm(
 @checked
 def rmsnorm_statistic(x: Tensor, weight: Tensor, eps: float = 1e-6, *, backend: str | None = None) -> Tensor:
     """1 / sqrt(mean(x^2) + eps) of every row in float32, as `rmsnorm` uses it. Not differentiable."""
-    x_MH, _, backend = _check("rmsnorm_statistic", x, weight, eps, None, backend)
+    x_MH, _, backend = check_rmsnorm("rmsnorm_statistic", x, weight, eps, None, backend)
     _, rstd_M = call("rmsnorm", x_MH.detach(), weight.detach(), eps, backend)
     return rstd_M.reshape(x.shape[:-1])  # type: ignore[no-any-return]
 
@@ -64,7 +64,7 @@ def rmsnorm_weight_gradient_(
     return accumulator
 
 
-def _check(
+def check_rmsnorm(
     operator: str, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None, backend: str | None
 ) -> tuple[Tensor, Tensor | None, str]:
     """Valid arguments as rows, and the backend."""
