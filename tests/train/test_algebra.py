@@ -121,9 +121,9 @@ GOOD = V28
         (
             2,
             replace(GOOD, warmup_steps=38_349),
-            "warmup is 38349, the run makes 38349 steps; allowed: less than its steps",
+            "warmup_steps is 38349, the run makes 38349 steps; allowed: less than its steps",
         ),
-        (3, replace(GOOD, warmup_steps=3_835), "warmup is 3835 of 38349 steps; allowed: at most a tenth, 3834"),
+        (3, replace(GOOD, warmup_steps=3_835), "warmup_steps is 3835 of 38349 steps; allowed: at most a tenth, 3834"),
         (4, replace(GOOD, warmup_steps=38_349), "the rate ends at 0.0003 on its way up to 0.0003"),
         (
             6,

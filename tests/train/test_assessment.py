@@ -38,7 +38,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     ("obligation", "said"),
     [
         ("CFG-OB1", "43 steps an epoch, 5,000 asked, 117 epochs needed; epochs is 1, which reaches 43"),
-        ("CFG-OB2", "warmup is 2000, the run makes 43 steps; allowed: less than its steps"),
+        ("CFG-OB2", "warmup_steps is 2000, the run makes 43 steps; allowed: less than its steps"),
     ],
     ids=["FALSIFY-CFG-001", "FALSIFY-CFG-002"],
 )

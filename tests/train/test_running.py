@@ -69,7 +69,7 @@ def test_a_refused_plan_costs_no_step(samebits: Callable[..., tuple[int, str, st
     for name in ("plan", "train"):
         out = ["--out", str(tmp_path / "out")] if name == "train" else []
         code, printed, _ = samebits(name, *out, "--set", "optimizer.warmup_steps=9")
-        assert code == 1 and "refused CFG-OB3: warmup is 9 of 10 steps" in printed
+        assert code == 1 and "refused CFG-OB3: warmup_steps is 9 of 10 steps" in printed
     assert not (tmp_path / "out").exists()
     with pytest.raises(RefusedError, match="CFG-OB3"):
         run(small("optimizer.warmup_steps=9"), tmp_path / "out")
