@@ -203,7 +203,7 @@ def main() -> None:
         for step, each in enumerate(logged, 1):
             ratio = f"{each[LEAST]:.9g} to {each[MOST]:.9g}"
             print(f"{step:>4}  {each['reward']:>8.4f}  {each[DIFFERENCE]:>18.3g}  {ratio:>23}  {each['kl']:>15.9g}")
-    print(f"\nran as they are, not vouched for: {dict(mode.unverified)}")
+    print(f"\nran as they are, without a guarantee: {dict(mode.unverified)}")
 
 
 if __name__ == "__main__":

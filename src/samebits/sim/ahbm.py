@@ -40,7 +40,7 @@ def current_device() -> int:
 
 
 def landed(tensor: T) -> T:
-    """The same tensor, which was just made: it lies on the current SIP."""
+    """The same tensor, which was just made: it is on the current SIP."""
     setattr(tensor, _NOTE, current_device())
     return tensor
 

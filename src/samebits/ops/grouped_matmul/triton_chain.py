@@ -80,7 +80,7 @@ def together(x: Tensor, rows_M: Tensor | None) -> Tensor:
 def aligned(x_MK: Tensor, rows_M: Tensor | None) -> bool:
     """Whether the tensor memory accelerator can read the rows of x, brought together or as they are.
 
-    What is copied lies in memory of its own, which is aligned."""
+    A copy has memory of its own, which is aligned."""
     copied = rows_M is not None or not x_MK.is_contiguous()
     whole_rows = x_MK.shape[1] * x_MK.element_size() % 16 == 0
     return x_MK.dtype != torch.float32 and whole_rows and (copied or x_MK.data_ptr() % 16 == 0)

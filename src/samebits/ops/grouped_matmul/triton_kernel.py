@@ -128,7 +128,7 @@ def grouped_described(
     TILE_K: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """The same through the tensor memory accelerator, which fills what lies outside with +0: x comes by expert.
+    """The same through the tensor memory accelerator, which fills what is outside with +0: x comes by expert.
 
     A tile's last rows may be another expert's: nothing stores what they give."""
     tile_t, tile_n = tile_at(tl.program_id(0), T, tl.cdiv(N, TILE_N), GROUP)
