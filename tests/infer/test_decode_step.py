@@ -13,7 +13,8 @@ import torch
 from tests.infer.load import SMALL
 
 from samebits.infer import Engine, Request, Sampling, decode_step, engine
-from samebits.infer.decode_step import DecodeStep
+from samebits.infer.decode_step import Decoded, DecodeStep
+from samebits.infer.drawing import Choices
 from samebits.infer.pages import LayerCache
 from samebits.model import Model, ModelConfig
 from samebits.nn.strategy import Operators
@@ -67,15 +68,15 @@ def step_of(model: Model, inputs: Any = None) -> DecodeStep:
     config = model.config
     sizes = (4, 16, config.num_key_value_heads, config.head_dim)
     made = [LayerCache(*sizes, dtype=model.dtype, device=model.device) for _ in range(config.num_hidden_layers)]
-    step = DecodeStep(model, made, 2, 4, Arena())
+    step = DecodeStep(model, made, 2, 4, decode_step.capturing(model.device))
     if inputs is not None:
-        step.hidden(*inputs)
+        step.run(*inputs)
     return step
 
 
-def captured(step: DecodeStep) -> Capture[torch.Tensor]:
-    assert step._capture is not None
-    return step._capture
+def captured(step: DecodeStep) -> Capture[Any]:
+    assert isinstance(step._captured, Capture)
+    return step._captured
 
 
 @pytest.mark.parametrize("joined", [True, False])
@@ -136,12 +137,12 @@ def test_a_weight_that_is_not_dense_has_the_same_bits(name: str) -> None:
 def test_a_captured_step_outlives_the_model_that_it_was_captured_from() -> None:
     """Its calls hold addresses, and it holds what is there."""
     step = step_of(model_of("plain", torch.float32, joined=True))
-    wanted = step.hidden(*FIRST).clone()
+    wanted = step.run(*FIRST)[0].clone()
     step._model = None  # type: ignore[assignment]
     gc.collect()
     # Memory that was given back would be written here.
     filler = [torch.full((size,), float("nan")) for size in (48, 211 * 48, 4096) for _ in range(200)]
-    assert same_bits(step.hidden(*FIRST), wanted) and len(filler) == 600
+    assert same_bits(step.run(*FIRST)[0], wanted) and len(filler) == 600
 
 
 def test_operators_of_others_and_parts_of_weights_go_through_the_model() -> None:
@@ -157,18 +158,27 @@ def misled(step: DecodeStep, kernel: str, wrong: Any) -> None:
     calls = found._calls
     changed = [replace(each, arguments=wrong(each.arguments)) if each.kernel[0] == kernel else each for each in calls]
     assert changed != calls
-    step._capture = Capture(changed, found._alive, found.returned)
+    step._captured = Capture(changed, found._alive, found.returned)
 
 
-FIRST, SECOND = ([5, 7], [0, 0], [[1], [3]]), ([6, 8], [1, 1], [[1], [3]])
+def greedy(place: int) -> Choices:
+    return Choices(torch.tensor([[0, 1], [place, place], [0, 0], [0, 0]]), torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+
+
+FIRST, SECOND = ([5, 7], [0, 0], [[1], [3]], greedy(1)), ([6, 8], [1, 1], [[1], [3]], greedy(2))
+
+
+def _joined(decoded: Decoded) -> torch.Tensor:
+    """Everything that a step gives, token numbers as floats."""
+    return torch.cat([each.reshape(2, -1).float() for each in decoded], dim=1)
 
 
 def second_step(model: Model, plant: Callable[[DecodeStep], None] = lambda _: None) -> torch.Tensor:
     """What a replayed step gives, with a fault planted after the first, which was captured."""
     step = step_of(model)
-    step.hidden(*FIRST)
+    step.run(*FIRST)
     plant(step)
-    return step.hidden(*SECOND).clone()
+    return _joined(step.run(*SECOND))
 
 
 def test_rotation_by_a_wrong_position_is_noticed() -> None:
@@ -197,13 +207,13 @@ def test_a_call_that_is_left_out_is_noticed() -> None:
     def left_out(step: DecodeStep) -> None:
         found = captured(step)
         seen.append(found._calls[len(seen)])
-        step._capture = Capture([each for each in found._calls if each is not seen[-1]], found._alive, found.returned)
+        step._captured = Capture([each for each in found._calls if each is not seen[-1]], found._alive, found.returned)
 
     for _ in range(len(captured(step_of(model, FIRST))._calls)):
         noticed = not same_bits(second_step(model, left_out), wanted)
         # What a kernel overwrites whole need not be filled before.
         assert noticed or seen[-1].function in (capture._put_back, torch.ops.aten.fill_.Scalar), seen[-1]
-    assert sum(each.function is None for each in seen) == 15
+    assert sum(each.function is None for each in seen) == 19
 
 
 def test_memory_that_is_given_out_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

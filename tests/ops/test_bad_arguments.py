@@ -49,6 +49,7 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "embedding": lambda: {"ids": ids(3), "weight": drawn(8, 16), "padding_idx": 1},
     "embedding_gradient_": lambda: {"accumulator": drawn(8, 16), "ids": ids(3), "dy": drawn(3, 16), "padding_idx": 1},
     "lm_head": lambda: {"hidden": drawn(3, 16), "weight": drawn(8, 16)},
+    "logprob_of_logits": lambda: {"logits": drawn(3, 8), "ids": ids(3), "ignore_index": -100},
     "selected_logprob": lambda: {"hidden": drawn(3, 16), "weight": drawn(8, 16), "ids": ids(3), "ignore_index": -100},
     "linear_cross_entropy": lambda: {
         "hidden": drawn(3, 16),

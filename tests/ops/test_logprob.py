@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck
+from torch.nn.functional import pad
 
 from samebits import native
 from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
-from samebits.ops.logprob import gradients, selected_logprob, selected_logprob_weight_gradient_
+from samebits.ops.lm_head import lm_head
+from samebits.ops.logprob import gradients, logprob_of_logits, selected_logprob, selected_logprob_weight_gradient_
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SHAPES = ((1, 1, 1), (3, 7, 255), (5, 33, 256), (6, 64, 257), (17, 40, 700))
@@ -248,3 +250,36 @@ def test_bad_input_is_one_line(case: str) -> None:
     with pytest.raises(ValueError, match=text) as caught:
         call()  # type: ignore[no-untyped-call]
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_give_the_logprobs_of_hidden_states(shape: tuple[int, int, int], recipe: str) -> None:
+    """logprob_of_logits(lm_head(h, w), ids) == selected_logprob(h, w, ids), by both backends of a CPU."""
+    rows, depth, vocabulary = shape
+    hidden, weight, ids, _ = inputs(rows, depth, vocabulary, recipe=recipe)
+    logits, wanted = lm_head(hidden, weight), selected_logprob(hidden, weight, ids)
+    for backend in ("cpu", "reference"):
+        assert not compare(logprob_of_logits(logits, ids, backend=backend), wanted)
+
+
+def test_one_logit_more_is_noticed() -> None:
+    """Planted: a column of -inf beside a block changes nothing, one of a number does."""
+    hidden, weight, ids, _ = inputs(5, 33, 256)
+    logits = lm_head(hidden, weight)
+    wanted = logprob_of_logits(logits, ids)
+    assert not compare(logprob_of_logits(pad(logits, (0, 1), value=-torch.inf), ids), wanted)
+    assert compare(logprob_of_logits(pad(logits, (0, 1), value=0.0), ids), wanted)
+
+
+def test_logits_of_another_kind_are_refused() -> None:
+    logits, ids = torch.zeros(3, 5), torch.zeros(3, dtype=torch.int64)
+    for wrong in (
+        (logits.bfloat16(), ids),
+        (logits[0], ids),
+        (logits, ids[:2]),
+        (logits, ids.float()),
+        (logits, ids + 5),
+    ):
+        with pytest.raises(ValueError, match=r"logprob_of_logits: .*allowed:"):
+            logprob_of_logits(*wrong)

@@ -149,7 +149,16 @@ def test_no_rows_layouts_and_int32() -> None:
 def test_torch_accepts_the_operator() -> None:
     number = torch.arange(4)
     options = (number, number, torch.ones(4), number, torch.full((4,), 0.5))
-    torch.library.opcheck(torch.ops.samebits.sample.default, (torch.randn(33, 4).T, *options, -7, "cpu"))
+    torch.library.opcheck(torch.ops.samebits.sample.default, (torch.randn(33, 4).T, *options, -7 - number, "cpu"))
+
+
+def test_a_seed_for_each_row_draws_as_one_seed_for_all() -> None:
+    """sample(seed=[a, b])[m] == sample(seed=that of row m)[m], for seeds of 64 bits as signed numbers too."""
+    seeds, logits = [3, 2**63 + 5, 0, 2**64 - 1], torch.randn(4, 300)
+    signed = torch.tensor([each - 2**64 if each >= 2**63 else each for each in seeds])
+    alone = [int(drawn(logits, seed=each)[row]) for row, each in enumerate(seeds)]
+    assert drawn(logits, seed=signed).tolist() == alone
+    assert drawn(logits, seed=signed.flip(0)).tolist() != alone
 
 
 def test_compiled_equals_eager() -> None:

@@ -68,7 +68,7 @@ class Layer(nn.Module):
         config, normed = self.config, STOCK.rmsnorm(x, self.norms[0], None, self.config.rms_norm_eps)
         q, k, v = (each(normed).view(len(x), -1, config.head_dim) for each in (self.q_proj, self.k_proj, self.v_proj))
         q, k = (STOCK.rope(each, batch.positions, config.rope_theta) for each in (q, k))
-        x = x + self.o_proj(STOCK.attention(q, k, v, cu_seqlens=batch.edges).reshape(len(x), -1))
+        x = x + self.o_proj(STOCK.attention(q, k, v, cu_seqlens=batch.spread_on(x.device)).reshape(len(x), -1))
         normed = STOCK.rmsnorm(x, self.norms[1], None, config.rms_norm_eps)
         down: Tensor = self.down_proj(STOCK.swiglu(self.gate_proj(normed), self.up_proj(normed)))
         return x + down

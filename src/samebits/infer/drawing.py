@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from samebits.infer.request import NO_TOKEN
 from samebits.infer.scheduler import Job
 from samebits.model import Model
+from samebits.nn.strategy import Operators
 from samebits.ops import sample
 
 # M rows, K hidden, V vocabulary.
@@ -38,19 +39,55 @@ class NotFiniteError(ArithmeticError):
         self.rows = rows
 
 
-def draw(model: Model, hidden_MK: Tensor, jobs: Sequence[Job]) -> list[Drawn]:
-    """The next token of each job, whose last one so far has the row of the same place."""
-    logits_MV = model.logits(hidden_MK)
-    tokens = _tokens(logits_MV, jobs)
-    likeliest = [_likeliest(logits_MV[row], job.request.top_logprobs) for row, job in enumerate(jobs)]
-    asked = [[max(token, 0), *others] for token, others in zip(tokens, likeliest, strict=True)]
-    logprobs = _logprobs(model, logits_MV, asked)
-    if min(tokens) < 0 or any(each != each for row in logprobs for each in row):
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """How each of M rows is drawn from, as `sample` reads it."""
+
+    whole: Tensor
+    """int64 (4, M): request, position, top_k, seed."""
+    parts: Tensor
+    """float32 (2, M): temperature, top_p."""
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job]) -> Choices:
+        """Of the token to come of each job."""
+        ways = [job.request.sampling for job in jobs]
+        whole = (
+            [job.number for job in jobs],
+            [len(job.tokens) for job in jobs],
+            [way.top_k for way in ways],
+            # As signed numbers of the same 64 bits.
+            [way.seed - (way.seed >> 63 << 64) for way in ways],
+        )
+        parts = ([way.temperature for way in ways], [way.top_p for way in ways])
+        return cls(torch.tensor(whole, dtype=torch.int64), torch.tensor(parts, dtype=torch.float32))
+
+    def to(self, device: torch.device) -> Choices:
+        return Choices(self.whole.to(device), self.parts.to(device))
+
+
+def tokens_and_logprobs(operators: Operators, logits_MV: Tensor, choices: Choices) -> tuple[Tensor, Tensor]:
+    """(int64, float32) of every row; -1 and 0 where no token can be drawn."""
+    requests, positions, top_k, seeds = choices.whole
+    temperature, top_p = choices.parts
+    tokens_M = sample(
+        logits_MV, seed=seeds, requests=requests, positions=positions, temperature=temperature, top_k=top_k, top_p=top_p
+    )
+    return tokens_M, operators.logprob_of_logits(logits_MV, tokens_M, ignore_index=NO_TOKEN)
+
+
+def draw(
+    model: Model, logits_MV: Tensor, jobs: Sequence[Job], drawn: tuple[Tensor, Tensor] | None = None
+) -> list[Drawn]:
+    """The next token of each job, whose last one so far has the row of the same place. `drawn`: as
+    `tokens_and_logprobs` gives them, if the pass has them already."""
+    if drawn is None:
+        drawn = tokens_and_logprobs(model.operators, logits_MV, Choices.of(jobs).to(logits_MV.device))
+    tokens, logprobs = drawn[0].tolist(), drawn[1].tolist()
+    if min(tokens) < 0 or any(each != each for each in logprobs):
         raise NotFiniteError((~torch.isfinite(logits_MV).all(1)).nonzero()[:, 0].tolist())
-    return [
-        Drawn(token, values[0], tuple(zip(others, values[1:], strict=True)))
-        for token, others, values in zip(tokens, likeliest, logprobs, strict=True)
-    ]
+    others = _with_likeliest(model, logits_MV, [job.request.top_logprobs for job in jobs])
+    return list(map(Drawn, tokens, logprobs, others))
 
 
 def likeliest(model: Model, hidden_MK: Tensor, counts: Sequence[int]) -> list[tuple[tuple[int, float], ...]]:
@@ -59,62 +96,27 @@ def likeliest(model: Model, hidden_MK: Tensor, counts: Sequence[int]) -> list[tu
     wanted = [row for row, count in enumerate(counts) if count]
     for start in range(0, len(wanted), LOGITS_AT_ONCE):
         rows = wanted[start : start + LOGITS_AT_ONCE]
-        logits_MV = model.logits(hidden_MK[rows])
-        asked = [_likeliest(logits_V, counts[row]) for logits_V, row in zip(logits_MV, rows, strict=True)]
-        for row, ids, values in zip(rows, asked, _logprobs(model, logits_MV, asked), strict=True):
-            found[row] = tuple(zip(ids, values, strict=True))
+        told = _with_likeliest(model, model.logits(hidden_MK[rows]), [counts[row] for row in rows])
+        for row, each in zip(rows, told, strict=True):
+            found[row] = each
     return found
 
 
-def _tokens(logits_MV: Tensor, jobs: Sequence[Job]) -> list[int]:
-    """-1 where there is none. Rows of one seed are drawn in one call; each is drawn by itself all the same."""
-    tokens = [0] * len(jobs)
-    by_seed: dict[int, list[int]] = {}
-    for row, job in enumerate(jobs):
-        by_seed.setdefault(job.request.sampling.seed, []).append(row)
-    for seed, rows in by_seed.items():
-        drawn = sample(
-            logits_MV if len(rows) == len(jobs) else logits_MV[rows],
-            seed=seed,
-            **_choices([jobs[row] for row in rows], logits_MV.device),
-        )
-        for row, token in zip(rows, drawn.tolist(), strict=True):
-            tokens[row] = token
-    return tokens
-
-
-def _choices(jobs: Sequence[Job], device: torch.device) -> dict[str, Any]:
-    """What `sample` is told about each row; the position is that of the token to come."""
-    ways = [job.request.sampling for job in jobs]
-    whole = {
-        "requests": [job.number for job in jobs],
-        "positions": [len(job.tokens) for job in jobs],
-        "top_k": [way.top_k for way in ways],
-    }
-    parts = {"temperature": [way.temperature for way in ways], "top_p": [way.top_p for way in ways]}
-    numbers = {name: torch.tensor(values, dtype=torch.int64).to(device) for name, values in whole.items()}
-    return numbers | {name: torch.tensor(values, dtype=torch.float32).to(device) for name, values in parts.items()}
+def _with_likeliest(model: Model, logits_MV: Tensor, counts: Sequence[int]) -> list[tuple[tuple[int, float], ...]]:
+    """Of each row the tokens with the largest logits, of equals the smaller first, with their logprobs."""
+    asked = [_likeliest(logits_MV[row], count) if count else [] for row, count in enumerate(counts)]
+    rows = [row for row, ids in enumerate(asked) for _ in ids]
+    if not rows:
+        return [()] * len(counts)
+    ids = torch.tensor([each for ids in asked for each in ids], dtype=torch.int64).to(logits_MV.device)
+    values = iter(model.operators.logprob_of_logits(logits_MV[rows], ids).tolist())
+    return [tuple((each, next(values)) for each in ids) for ids in asked]
 
 
 def _likeliest(logits_V: Tensor, count: int) -> list[int]:
-    """The tokens with the largest logits, of equals the smaller first: `topk` alone leaves that open."""
-    if count == 0:
-        return []
+    """`topk` alone leaves open which of equals it takes."""
     least = logits_V.topk(min(count, len(logits_V))).values[-1]
     candidates = (logits_V >= least).nonzero()[:, 0]
     order = logits_V[candidates].sort(descending=True, stable=True).indices[:count]
     found: list[int] = candidates[order].tolist()
     return found
-
-
-def _logprobs(model: Model, logits_MV: Tensor, asked: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Of the asked tokens of each row, by the model's own operator, without a second pass over the head's weight.
-
-    The operator multiplies, then takes the logprob. One times a logit plus zeros is that logit, so a row of the
-    identity as hidden state and the logits as weight give the bits of the hidden state and the head's weight."""
-    rows = [row for row, ids in enumerate(asked) for _ in ids]
-    ids = torch.tensor([each for ids in asked for each in ids], dtype=torch.int64).to(logits_MV.device)
-    identity_MM = torch.eye(len(asked), dtype=logits_MV.dtype, device=logits_MV.device)
-    hidden = identity_MM if len(rows) == len(asked) else identity_MM[rows]
-    values = iter(model.operators.logprob(hidden, logits_MV.T, ids, None).tolist())
-    return [[next(values) for _ in row] for row in asked]

@@ -13,15 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.infer.decode_step import DecodeStep, can_capture
-from samebits.infer.drawing import Drawn, NotFiniteError, draw, likeliest
+from samebits.infer.decode_step import Decoded, DecodeStep, can_capture, captured_rows, capturing
+from samebits.infer.drawing import Choices, Drawn, NotFiniteError, draw, likeliest
 from samebits.infer.pages import LayerCache, PagePool, Tables
 from samebits.infer.request import NO_TOKEN, Completion, Event, Finish, Request
 from samebits.infer.scheduler import Job, Scheduler
 from samebits.model import Batch, Model
 from samebits.nn.strategy import OURS
 from samebits.ops.attention.cache import PAGE_MULTIPLE
-from samebits.ops.capture import Arena
 from samebits.ops.threads import torch_at_rest
 
 # A token's logprob, and the likeliest tokens in its place with theirs.
@@ -61,7 +60,7 @@ class Engine:
         ]
         self._captures = can_capture(self.model)
         self._decode_steps: dict[int, DecodeStep] = {}
-        self._arena = Arena()
+        self._capturing = capturing(model.device)
         self._jobs: dict[int, Job] = {}
         self._unsent: list[Event] = []
         self._weights_seen = self._weights_written()
@@ -175,7 +174,8 @@ class Engine:
         return torch_at_rest(self.model.device) if self.model.operators == OURS else nullcontext()
 
     def _pass(self, planned: list[tuple[Job, int]]) -> list[Event]:
-        hidden = self._hidden(planned)
+        passed = self._run(planned)
+        hidden = passed.hidden if isinstance(passed, Decoded) else passed
         scores = self._prompt_scores(planned, hidden)
         rows, drawing, end = [], [], 0
         for job, count in planned:
@@ -183,7 +183,10 @@ class Engine:
             if count == job.pending:
                 rows.append(end - 1)
                 drawing.append(job)
-        drawn = self._drawn(drawing, hidden if len(rows) == end else hidden[rows]) if drawing else []
+        if isinstance(passed, Decoded) and len(rows) == end:
+            drawn = self._drawn(drawing, passed.logits, (passed.tokens, passed.logprobs))
+        else:
+            drawn = self._drawn(drawing, self.model.logits(hidden[rows])) if drawing else []
         # Nothing is written down before everything is known.
         for (job, count), scored in zip(planned, scores, strict=True):
             self._scheduler.commit(job, count)
@@ -193,12 +196,13 @@ class Engine:
         self._computed += end
         return [self._told(job, one) for job, one in zip(drawing, drawn, strict=True)]
 
-    def _hidden(self, planned: list[tuple[Job, int]]) -> Tensor:
+    def _run(self, planned: list[tuple[Job, int]]) -> Decoded | Tensor:
+        """One token of every request, and what comes of it; or the hidden states of all tokens."""
         device, jobs, counts = self.model.device, [job for job, _ in planned], [count for _, count in planned]
         held = [job.computed for job in jobs]
         if self._captures and max(counts) == 1:
             ids = [job.tokens[job.computed] for job in jobs]
-            return self._decode_step(len(jobs)).hidden(ids, held, [job.table for job in jobs])
+            return self._decode_step(len(jobs)).run(ids, held, [job.table for job in jobs], Choices.of(jobs))
         tables = Tables.of([job.table for job in jobs], held, counts, self._scheduler.page_size, device)
         for cache in self._caches:
             cache.at(tables)
@@ -210,10 +214,11 @@ class Engine:
         return self.model.hidden(batch, self._caches)
 
     def _decode_step(self, requests: int) -> DecodeStep:
-        if requests not in self._decode_steps:
+        rows = captured_rows(requests, self.model.device)
+        if rows not in self._decode_steps:
             pages = -(-self._limit // self._scheduler.page_size)
-            self._decode_steps[requests] = DecodeStep(self.model, self._caches, requests, pages, self._arena)
-        return self._decode_steps[requests]
+            self._decode_steps[rows] = DecodeStep(self.model, self._caches, rows, pages, self._capturing)
+        return self._decode_steps[rows]
 
     def _prompt_scores(self, planned: list[tuple[Job, int]], hidden: Tensor) -> list[list[Score]]:
         """For each job the logprobs of the prompt's tokens that come after those just computed, if they are wanted,
@@ -237,9 +242,9 @@ class Engine:
         scored = zip(logprobs, likeliest(self.model, hidden, others), strict=True)
         return [[next(scored) for _ in range(count)] for count in wanted]
 
-    def _drawn(self, jobs: list[Job], hidden: Tensor) -> list[Drawn]:
+    def _drawn(self, jobs: list[Job], logits: Tensor, drawn: tuple[Tensor, Tensor] | None = None) -> list[Drawn]:
         try:
-            return draw(self.model, hidden, jobs)
+            return draw(self.model, logits, jobs, drawn)
         except NotFiniteError as error:
             places = [f"{jobs[row].ticket} at position {len(jobs[row].tokens)}" for row in error.rows]
             for row in error.rows:

@@ -11,6 +11,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from samebits.ops.attention.layout import Spread, boundaries
+
 # A chain can stop and go on at multiples of this many rows on every backend, so that is what a sequence takes up.
 ALIGNMENT = 16
 # A place that has no target: no logprob and no gradient.
@@ -27,6 +29,12 @@ class Batch:
     """int64 (T): each token's place in its own sequence."""
     lengths: tuple[int, ...]
     """Tokens of each sequence in this batch."""
+    spread: Spread | None = None
+    """`lengths` as attention reads them, on the device; None: made when they are asked for."""
+
+    def spread_on(self, device: torch.device) -> Spread:
+        """Where the sequences begin and how long they are, for all layers."""
+        return boundaries("cu_seqlens", self.edges, len(self.ids), device) if self.spread is None else self.spread
 
     @property
     def edges(self) -> list[int]:

@@ -172,7 +172,7 @@ class Model(nn.Module):
     def hidden(self, batch: Batch, caches: Sequence[Cache] | None = None) -> Tensor:
         """(T, hidden) after the last norm. `caches`, one a layer, hold the tokens before and are added to."""
         x = self.model.embed_tokens(batch.ids)
-        return self.decoder(x, batch.positions, {"cu_seqlens": batch.edges}, caches)
+        return self.decoder(x, batch.positions, {"cu_seqlens": batch.spread_on(x.device)}, caches)
 
     def decoder(
         self, x: Tensor, positions: Tensor, layout: Mapping[str, Any], caches: Sequence[Cache] | None = None

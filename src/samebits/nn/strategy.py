@@ -57,6 +57,7 @@ class Operators:
     swiglu: Callable[..., Tensor] = ops.swiglu
     lm_head: Callable[..., Tensor] = ops.lm_head
     logprob: Callable[..., Tensor] = logprob
+    logprob_of_logits: Callable[..., Tensor] = ops.logprob_of_logits
 
     def embed(self, ids: Tensor, weight: Tensor, sums: Sums | None) -> Tensor:
         return self.embedding(ids, weight, sums)

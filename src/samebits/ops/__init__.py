@@ -16,7 +16,7 @@ from samebits.ops.grad_norm import clip_grad_norm_, grad_norm
 from samebits.ops.grouped_matmul import grouped_matmul, grouped_matmul_accumulate_
 from samebits.ops.layernorm import layernorm
 from samebits.ops.lm_head import lm_head
-from samebits.ops.logprob import selected_logprob
+from samebits.ops.logprob import logprob_of_logits, selected_logprob
 from samebits.ops.matmul import linear, matmul, matmul_accumulate_
 from samebits.ops.rmsnorm import add_rmsnorm, rmsnorm
 from samebits.ops.rope import RopeScaling, rope
@@ -46,6 +46,7 @@ __all__ = [
     "linear_cross_entropy",
     "lm_head",
     "log_softmax",
+    "logprob_of_logits",
     "matmul",
     "matmul_accumulate_",
     "rmsnorm",

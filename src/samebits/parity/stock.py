@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Final
 
 import torch
@@ -19,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from samebits.model.batch import IGNORED
 from samebits.nn.strategy import Operators
 from samebits.ops.attention.cache import Cache
+from samebits.ops.attention.layout import Spread
 from samebits.ops.rope.scaling import RopeScaling, attention_factor, frequencies
 
 # B sequences, T tokens of all of them, Q the longest's queries, K the longest's keys, H heads, D head width.
@@ -50,13 +50,13 @@ def _rope(x_THD: Tensor, positions_T: Tensor, theta: float, *, scaling: RopeScal
     return (x_THD.float() * both.cos() * factor + turned * both.sin() * factor).to(x_THD.dtype)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Sequence[int], cache: Cache | None = None) -> Tensor:
-    lengths = [stop - start for start, stop in pairwise(cu_seqlens)]
+def _attention(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Spread, cache: Cache | None = None) -> Tensor:
+    lengths = cu_seqlens.length.tolist()
     q_BQHD = _padded(q, lengths)
     if cache is None:
         out_BQHD = _attend(q_BQHD, _padded(k, lengths), _padded(v, lengths), None)
     else:
-        cache.append(k, v, cu_seqlens=cu_seqlens)
+        cache.append_spread(k, v, cu_seqlens)
         places_BK, held_B = _places(cache)
         mask_BQK = _mask(q_BQHD.shape[1], torch.tensor(lengths, device=q.device), places_BK.shape[1], held_B)
         out_BQHD = _attend(q_BQHD, cache.k_flat[places_BK], cache.v_flat[places_BK], mask_BQK)
@@ -105,9 +105,13 @@ def _lm_head(hidden: Tensor, weight: Tensor) -> Tensor:
 
 
 def _logprob(hidden: Tensor, weight: Tensor, ids: Tensor, sums: None) -> Tensor:
-    every = functional.log_softmax(_lm_head(hidden, weight), -1)
+    return _logprob_of_logits(_lm_head(hidden, weight), ids)
+
+
+def _logprob_of_logits(logits: Tensor, ids: Tensor, *, ignore_index: int = IGNORED) -> Tensor:
+    every = functional.log_softmax(logits, -1)
     chosen = every.gather(-1, ids.clamp(min=0)[:, None])[:, 0]
-    return torch.where(ids == IGNORED, 0.0, chosen)
+    return torch.where(ids == ignore_index, 0.0, chosen)
 
 
 STOCK: Final = Operators(
@@ -119,4 +123,5 @@ STOCK: Final = Operators(
     swiglu=_swiglu,
     lm_head=_lm_head,
     logprob=_logprob,
+    logprob_of_logits=_logprob_of_logits,
 )

@@ -41,7 +41,7 @@ def attention(
     scale: float | None = None,
     window: int | None = None,
     softcap: float | None = None,
-    cu_seqlens: Numbers | None = None,
+    cu_seqlens: Numbers | Spread | None = None,
     cu_seqlens_k: Numbers | None = None,
     lengths: Numbers | None = None,
     padding: str | None = None,
@@ -68,7 +68,7 @@ def attention_with_lse(
     scale: float | None = None,
     window: int | None = None,
     softcap: float | None = None,
-    cu_seqlens: Numbers | None = None,
+    cu_seqlens: Numbers | Spread | None = None,
     cu_seqlens_k: Numbers | None = None,
     lengths: Numbers | None = None,
     padding: str | None = None,
@@ -93,7 +93,7 @@ def _attend(
     scale: float | None,
     window: int | None,
     softcap: float | None,
-    cu_seqlens: Numbers | None,
+    cu_seqlens: Numbers | Spread | None,
     cu_seqlens_k: Numbers | None,
     lengths: Numbers | None,
     padding: str | None,
@@ -168,7 +168,7 @@ def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
         check_equal("attention", "the batch of q", q.shape[0], "that of k", k.shape[0])
 
 
-def _queries(q: Tensor, cu_seqlens: Numbers | None, lengths: Numbers | None, padding: str | None) -> Spread:
+def _queries(q: Tensor, cu_seqlens: Numbers | Spread | None, lengths: Numbers | None, padding: str | None) -> Spread:
     if lengths is None and padding is not None:
         raise ValueError(f"attention: padding is {padding!r} and lengths is None; allowed: both or neither")
     if cu_seqlens is not None:
@@ -184,7 +184,7 @@ def _keys(
     q: Tensor,
     k: Tensor,
     queries: Spread,
-    cu_seqlens: Numbers | None,
+    cu_seqlens: Numbers | Spread | None,
     cu_seqlens_k: Numbers | None,
     lengths: Numbers | None,
     padding: str | None,

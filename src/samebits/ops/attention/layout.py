@@ -54,13 +54,18 @@ def padded(tensor: Tensor, lengths: Numbers, padding: str | None) -> Spread:
     return Spread(start=start, length=length, longest=whole.longest)
 
 
-def packed(name: str, tensor: Tensor, boundaries: Numbers) -> Spread:
-    """A (T, ...) tensor cut at boundaries 0, ..., T."""
+def packed(name: str, tensor: Tensor, edges: Numbers | Spread) -> Spread:
+    """A (T, ...) tensor cut at edges 0, ..., T."""
     check_dimensions("attention", f"the tensor of {name}", tensor, 3)
-    edges, tokens = _tensor(name, boundaries, tensor.device), tensor.shape[0]
+    return edges if isinstance(edges, Spread) else boundaries(name, edges, tensor.shape[0], tensor.device)
+
+
+def boundaries(name: str, numbers: Numbers, tokens: int, device: torch.device) -> Spread:
+    """Sequences end to end: what `cu_seqlens` says, to be given in its place to the attention of many layers."""
+    edges = _tensor(name, numbers, device)
     if edges.shape[0] < 1:
         raise ValueError(f"attention: {name} is empty; allowed: one more number than sequences")
-    known = _values(boundaries, edges)
+    known = _values(numbers, edges)
     longest = tokens
     if known:
         if known[0] != 0:

@@ -39,6 +39,29 @@ def selected_logprob(
     return logprob_M.reshape(ids.shape)  # type: ignore[no-any-return]
 
 
+@checked
+def logprob_of_logits(logits: Tensor, ids: Tensor, *, ignore_index: int = -100, backend: str | None = None) -> Tensor:
+    """log softmax(logits (M, V) float32) at ids (M), float32: `selected_logprob` of the hidden rows and the weight that
+    gave these logits, without another pass over the weight. Nothing flows back."""
+    name = "logprob_of_logits"
+    backend = choose_backend(name, logits, backend)
+    check_tensors(name, backend, {"logits": logits})
+    check_dimensions(name, "logits", logits, 2)
+    if logits.dtype != torch.float32 or logits.shape[1] == 0:
+        raise ValueError(
+            f"{name}: logits has shape {tuple(logits.shape)} {short(logits.dtype)};"
+            " allowed: float32 with a last axis of at least 1"
+        )
+    if ids.dtype not in (torch.int64, torch.int32) or ids.shape != logits.shape[:1] or ids.device != logits.device:
+        raise ValueError(
+            f"{name}: ids has shape {tuple(ids.shape)} {short(ids.dtype)} on {ids.device}, logits has"
+            f" {tuple(logits.shape)} on {logits.device}; allowed: int64 or int32, one for each row, on the same device"
+        )
+    ignore_index = check_integer(name, "ignore_index", ignore_index)
+    found: Tensor = call(name, logits.detach(), ids.long(), ignore_index, backend)
+    return found
+
+
 def selected_logprob_weight_gradient_(
     accumulator: Tensor,
     dlogprob: Tensor,
@@ -119,6 +142,18 @@ def forward(hidden: Tensor, weight: Tensor, ids: Tensor, ignore_index: int, back
         hidden.contiguous(), weight.contiguous(), ids.contiguous(), ignore_index
     )
     return logprob, lse
+
+
+def _of_logits(logits: Tensor, ids: Tensor, ignore_index: int, backend: str) -> Tensor:
+    check_vocabulary("logprob_of_logits", ids, ignore_index, logits.shape[1])
+    if logits.shape[0] == 0:
+        return _of_logits_fake(logits, ids, ignore_index, backend)
+    found: Tensor = kernel(backend, logits.device).of_logits(logits.contiguous(), ids.contiguous(), ignore_index)
+    return found
+
+
+def _of_logits_fake(logits: Tensor, ids: Tensor, ignore_index: int, backend: str) -> Tensor:
+    return logits.new_empty(logits.shape[0])
 
 
 def _forward(hidden: Tensor, weight: Tensor, ids: Tensor, ignore_index: int, backend: str) -> tuple[Tensor, Tensor]:
@@ -222,6 +257,11 @@ def _backward(ctx: Any, dlogprob: Tensor, _: Tensor) -> tuple[Tensor | None, ...
     return dhidden if wants_hidden else None, dweight if wants_weight else None, None, None, None
 
 
+register(
+    "logprob_of_logits(Tensor logits, Tensor ids, int ignore_index, str backend) -> Tensor",
+    run=_of_logits,
+    fake=_of_logits_fake,
+)
 register(
     "selected_logprob(Tensor hidden, Tensor weight, Tensor ids, int ignore_index, str backend) -> (Tensor, Tensor)",
     run=_forward,

@@ -32,6 +32,13 @@ def forward(
     return logprob_M, lse_M
 
 
+def of_logits(logits_MV: Tensor, ids_M: Tensor, ignore_index: int) -> Tensor:
+    """Logits as the weight of a hidden row of one number, which is 1: the product's chain leaves them as they are."""
+    one = torch.ones(1, 1)
+    rows = zip(logits_MV, torch.split(ids_M, 1), strict=True)
+    return torch.cat([forward(one, logits_V[:, None], id, ignore_index)[0] for logits_V, id in rows])
+
+
 def logit_gradient(
     dlogprob_M: Tensor,
     hidden_MK: Tensor,

@@ -41,6 +41,13 @@ def forward(hidden_MK: Tensor, weight_VK: Tensor, ids_M: Tensor, ignore_index: i
     return torch.from_numpy(logprob_M).to(hidden_MK.device), torch.from_numpy(lse_M).to(hidden_MK.device)
 
 
+def of_logits(logits_MV: Tensor, ids_M: Tensor, ignore_index: int) -> Tensor:
+    """Logits as the weight of a hidden row of one number, which is 1: the product's chain leaves them as they are."""
+    one = torch.ones(1, 1, dtype=logits_MV.dtype, device=logits_MV.device)
+    rows = zip(logits_MV, torch.split(ids_M, 1), strict=True)
+    return torch.cat([forward(one, logits_V[:, None], id, ignore_index)[0] for logits_V, id in rows])
+
+
 def _statistics(hidden_MK: Tensor, weight_VK: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(m, log(l), logits)."""
     logits_MV = _logits(hidden_MK, weight_VK)

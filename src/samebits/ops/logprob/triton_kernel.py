@@ -232,6 +232,30 @@ def logprob_addressed(
 
 
 @triton.jit(
+    do_not_specialize=["M", "V", "blocks"],
+    do_not_specialize_on_alignment=["logits_ptr", "ids_ptr", "maxima_ptr", "sums_ptr", "selected_ptr"],
+)
+def logprob_known(
+    logits_ptr,
+    ids_ptr,
+    maxima_ptr,
+    sums_ptr,
+    selected_ptr,
+    M: tl.int32,
+    V: tl.int32,
+    blocks: tl.int32,
+    TILE_M: tl.constexpr,
+):
+    """Logits that are in memory already, a vocabulary block of some rows a program."""
+    rows, n = tl.program_id(0) // blocks * TILE_M + tl.arange(0, TILE_M), tl.program_id(0) % blocks * 256
+    columns = n + tl.arange(0, 256)
+    inside = (rows < M)[:, None] & (columns < V)[None, :]
+    offsets = rows[:, None].to(tl.int64) * V + columns[None, :]
+    logits = tl.load(logits_ptr + offsets, mask=inside, other=0.0)
+    block_statistics(logits, rows, n, ids_ptr, maxima_ptr, sums_ptr, selected_ptr, M, V, TILE_M)
+
+
+@triton.jit(
     do_not_specialize=["M", "blocks"],
     do_not_specialize_on_alignment=["maxima_ptr", "sums_ptr", "selected_ptr", "ids_ptr", "logprob_ptr", "lse_ptr"],
 )
@@ -276,25 +300,58 @@ def forward(
     hidden_MK: Tensor, weight_VK: Tensor, ids_M: Tensor, ignore_index: int, *, launch: VocabularyLaunch | None = None
 ) -> tuple[Tensor, Tensor]:
     """(logprob, log-sum-exp) of every row."""
-    rows, blocks = hidden_MK.shape[0], triton.cdiv(weight_VK.shape[0], BLOCK)
-    fresh = {"dtype": torch.float32, "device": hidden_MK.device}
-    maxima, sums = torch.empty(blocks, rows, **fresh), torch.empty(blocks, rows, **fresh)
-    # A token that is nowhere in the vocabulary, which no one checks while a CUDA graph is captured, leaves NaN.
-    selected = torch.full((rows,), torch.nan, **fresh)
-    logprob, lse = torch.empty(rows, **fresh), torch.empty(rows, **fresh)
-    ids = marked(ids_M, ignore_index)
+    parts = Parts.of(ids_M, ignore_index, weight_VK.shape[0])
     with on_device(hidden_MK):
-        launch_tiles(hidden_MK, weight_VK, None, (ids, None, None, maxima, sums, selected), 0, launch)
+        tensors = (parts.ids, None, None, parts.maxima, parts.sums, parts.selected)
+        launch_tiles(hidden_MK, weight_VK, None, tensors, 0, launch)
+        return parts.merged()
+
+
+def of_logits(logits_MV: Tensor, ids_M: Tensor, ignore_index: int) -> Tensor:
+    """The logprob of every row whose logits are known: the statistics of their blocks, merged as in `forward`."""
+    rows, vocabulary = logits_MV.shape
+    parts, blocks = Parts.of(ids_M, ignore_index, vocabulary), triton.cdiv(vocabulary, BLOCK)
+    tensors = (parts.ids, parts.maxima, parts.sums, parts.selected)
+    with on_device(logits_MV):
+        run(logprob_known, rows * blocks, (logits_MV, *tensors, rows, vocabulary, blocks), warps=1, stages=1, TILE_M=1)
+        return parts.merged()[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What the blocks of a vocabulary leave of every row, to be merged."""
+
+    ids: Tensor
+    maxima: Tensor
+    sums: Tensor
+    selected: Tensor
+
+    @classmethod
+    def of(cls, ids_M: Tensor, ignore_index: int, vocabulary: int) -> Parts:
+        """Memory for them. A token that is nowhere in the vocabulary, which no one checks while a CUDA graph is
+        captured, leaves NaN."""
+        shape, fresh = (triton.cdiv(vocabulary, BLOCK), len(ids_M)), {"dtype": torch.float32, "device": ids_M.device}
+        return cls(
+            ids=marked(ids_M, ignore_index),
+            maxima=torch.empty(shape, **fresh),
+            sums=torch.empty(shape, **fresh),
+            selected=torch.full(shape[1:], torch.nan, **fresh),
+        )
+
+    def merged(self) -> tuple[Tensor, Tensor]:
+        """(logprob, log-sum-exp) of every row."""
+        blocks, rows = self.sums.shape
+        logprob, lse = torch.empty_like(self.selected), torch.empty_like(self.selected)
         run(
             merge_blocks,
             triton.cdiv(rows, MERGED_ROWS),
-            (maxima, sums, selected, ids, logprob, lse, rows, blocks),
+            (self.maxima, self.sums, self.selected, self.ids, logprob, lse, rows, blocks),
             warps=1,
             stages=1,
             ROWS=MERGED_ROWS,
             AHEAD=16,
         )
-    return logprob, lse
+        return logprob, lse
 
 
 def logit_gradient(

@@ -19,7 +19,7 @@ from samebits.ops.rmsnorm.reference import rmsnorm64
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, allowed_error
 
 # The weight's gradient needs at least 16 rows a tile for its dot.
-TRITON_ROWS_AND_WARPS = ((16, 1), (16, 4), (32, 8))
+TRITON_LAUNCHES = ((16, 32, 1), (16, 32, 4), (32, 32, 8), (16, 512, 4))
 # The specs' default, which every call of a checker uses.
 EPSILON = 1e-6
 
@@ -103,7 +103,7 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
         return cpu_launches()
     from samebits.ops._triton.rows import RowLaunch
 
-    return [{"launch": RowLaunch(rows=rows, warps=warps)} for rows, warps in TRITON_ROWS_AND_WARPS]
+    return [{"launch": RowLaunch(rows=rows, columns=columns, warps=warps)} for rows, columns, warps in TRITON_LAUNCHES]
 
 
 def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, backend: str) -> dict[str, Tensor]:

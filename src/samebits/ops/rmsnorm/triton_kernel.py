@@ -23,7 +23,12 @@ from samebits.ops._triton.rows import RowLaunch, aligned, block_of, fold_by_halv
 LANES: Final = 256
 
 
-ROW_LAUNCH: Final = RowLaunch(rows=1, warps=4)
+# Speed only: the longest row a launch is for, and the launch; columns are those whose loads are under way together.
+ROW_LAUNCHES: Final = (
+    (256, RowLaunch(rows=4, columns=256, warps=4)),
+    (1024, RowLaunch(rows=1, columns=1024, warps=2)),
+    (2**31, RowLaunch(rows=1, columns=2048, warps=4)),
+)
 WEIGHT_LAUNCH: Final = RowLaunch(rows=128, columns=32, warps=4, stages=3)
 
 
@@ -34,6 +39,16 @@ def load_weight(weight_ptr, columns, H, ALIGNED: tl.constexpr):
     if ALIGNED:
         pointers = tl.multiple_of(pointers, 16)
     return tl.load(pointers, mask=columns < length, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def hidden_at(x_ptr, residual_ptr, offsets, inside, ALIGNED: tl.constexpr):
+    """x, or round(x + residual); +0 outside."""
+    h = tl.load(pointers_at(x_ptr, offsets, ALIGNED), mask=inside, other=0.0)
+    if residual_ptr is not None:
+        added = tl.load(pointers_at(residual_ptr, offsets, ALIGNED), mask=inside, other=0.0)
+        h = (h.to(tl.float32) + added.to(tl.float32)).to(x_ptr.dtype.element_ty)
+    return h
 
 
 @triton.jit(
@@ -52,28 +67,26 @@ def rmsnorm_forward(
     reciprocal: tl.float32,
     eps: tl.float32,
     ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
     """h = round(x + residual); rstd = rsqrt(sum(h*h) * (1/H) + eps); y = round((h * rstd) * weight)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     lanes = tl.zeros((ROWS, 256), dtype=tl.float32)
-    for start in range(0, H, 256):
-        offsets, inside, _ = block_of(rows, start, M, H, 256, ALIGNED)
-        h = tl.load(pointers_at(x_ptr, offsets, ALIGNED), mask=inside, other=0.0)
-        if residual_ptr is not None:
-            added = tl.load(pointers_at(residual_ptr, offsets, ALIGNED), mask=inside, other=0.0)
-            h = (h.to(tl.float32) + added.to(tl.float32)).to(x_ptr.dtype.element_ty)
-            tl.store(pointers_at(hidden_ptr, offsets, ALIGNED), h, mask=inside)
-        # Outside h is +0 and a lane of squares is never -0: the step changes nothing.
-        lanes = tl.fma(h.to(tl.float32), h.to(tl.float32), lanes)
+    # Nothing is stored before the sum is known, so that the loads of all steps are under way together.
+    for start in range(0, H, 256 * STEPS):
+        for step in tl.static_range(STEPS):
+            offsets, inside, _ = block_of(rows, start + step * 256, M, H, 256, ALIGNED)
+            h = hidden_at(x_ptr, residual_ptr, offsets, inside, ALIGNED).to(tl.float32)
+            # Outside h is +0 and a lane of squares is never -0: the step changes nothing.
+            lanes = tl.fma(h, h, lanes)
     rstd = rsqrt(fold_by_halves(lanes, ROWS) * reciprocal + eps)
     tl.store(rstd_ptr + rows, rstd, mask=rows < M)
-    for start in range(0, H, 256):
-        offsets, inside, columns = block_of(rows, start, M, H, 256, ALIGNED)
-        h = tl.load(pointers_at(x_ptr, offsets, ALIGNED), mask=inside, other=0.0)
+    for start in range(0, H, 256 * STEPS):
+        offsets, inside, columns = block_of(rows, start, M, H, 256 * STEPS, ALIGNED)
+        h = hidden_at(x_ptr, residual_ptr, offsets, inside, ALIGNED)
         if residual_ptr is not None:
-            added = tl.load(pointers_at(residual_ptr, offsets, ALIGNED), mask=inside, other=0.0)
-            h = (h.to(tl.float32) + added.to(tl.float32)).to(x_ptr.dtype.element_ty)
+            tl.store(pointers_at(hidden_ptr, offsets, ALIGNED), h, mask=inside)
         y = (h.to(tl.float32) * rstd[:, None]) * load_weight(weight_ptr, columns, H, ALIGNED)
         tl.store(pointers_at(y_ptr, offsets, ALIGNED), y.to(y_ptr.dtype.element_ty), mask=inside)
 
@@ -93,23 +106,25 @@ def rmsnorm_backward_input(
     H: tl.int32,
     reciprocal: tl.float32,
     ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
     """g = dy * weight; xhat = h * rstd; c = sum(g * xhat) * (1/H); dx = round(rstd * fma(-xhat, c, g) + dhidden)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
     lanes = tl.zeros((ROWS, 256), dtype=tl.float32)
-    for start in range(0, H, 256):
-        offsets, inside, columns = block_of(rows, start, M, H, 256, ALIGNED)
-        dy = tl.load(pointers_at(dy_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
-        h = tl.load(pointers_at(hidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
-        g = dy * load_weight(weight_ptr, columns, H, ALIGNED)
-        # A missing term is skipped, so that a lane of -0 stays one.
-        lanes = tl.where(inside, tl.fma(g, h * rstd, lanes), lanes)
+    for start in range(0, H, 256 * STEPS):
+        for step in tl.static_range(STEPS):
+            offsets, inside, columns = block_of(rows, start + step * 256, M, H, 256, ALIGNED)
+            dy = tl.load(pointers_at(dy_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
+            h = tl.load(pointers_at(hidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
+            g = dy * load_weight(weight_ptr, columns, H, ALIGNED)
+            # A missing term is skipped, so that a lane of -0 stays one.
+            lanes = tl.where(inside, tl.fma(g, h * rstd, lanes), lanes)
     # Times -1, for Triton's own minus is a subtraction from +0, which makes +0 of +0.
     minus_c = (fold_by_halves(lanes, ROWS) * reciprocal * -1.0)[:, None]
-    for start in range(0, H, 256):
-        offsets, inside, columns = block_of(rows, start, M, H, 256, ALIGNED)
+    for start in range(0, H, 256 * STEPS):
+        offsets, inside, columns = block_of(rows, start, M, H, 256 * STEPS, ALIGNED)
         dy = tl.load(pointers_at(dy_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
         h = tl.load(pointers_at(hidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
         g = dy * load_weight(weight_ptr, columns, H, ALIGNED)
@@ -151,15 +166,20 @@ def rmsnorm_backward_weight(
     tl.store(accumulator_ptr + columns[None, :], accumulator, mask=(columns < H)[None, :])
 
 
+def chosen_launch(width: int) -> RowLaunch:
+    """The forced launch, or the one for rows of this length."""
+    return forced_launch() or next(launch for longest, launch in ROW_LAUNCHES if width <= longest)
+
+
 def forward(
     x_MH: Tensor, weight_H: Tensor, eps: float, residual_MH: Tensor | None = None, *, launch: RowLaunch | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(y, rstd, hidden): hidden is x, or round(x + residual)."""
-    launch = launch or forced_launch() or ROW_LAUNCH
     (m, width), x, weight = x_MH.shape, x_MH.contiguous(), weight_H.contiguous()
     residual = None if residual_MH is None else residual_MH.contiguous()
     y, hidden = torch.empty_like(x), None if residual is None else torch.empty_like(x)
     rstd = torch.empty(m, dtype=torch.float32, device=x.device)
+    launch = launch or chosen_launch(width)
     with on_device(x):
         run(
             rmsnorm_forward,
@@ -168,6 +188,7 @@ def forward(
             warps=launch.warps,
             stages=launch.stages,
             ROWS=launch.rows,
+            STEPS=max(1, launch.columns // LANES),
             ALIGNED=aligned(x, residual, weight, y, hidden),
         )
     return y, rstd, x if hidden is None else hidden
@@ -183,9 +204,9 @@ def backward_input(
     launch: RowLaunch | None = None,
 ) -> Tensor:
     """The gradient of hidden, with what flows into hidden from elsewhere added before the rounding."""
-    launch = launch or forced_launch() or ROW_LAUNCH
     (m, width), dy, hidden, weight = dy_MH.shape, dy_MH.contiguous(), hidden_MH.contiguous(), weight_H.contiguous()
     dhidden, dx = None if dhidden_MH is None else dhidden_MH.contiguous(), torch.empty_like(dy)
+    launch = launch or chosen_launch(width)
     with on_device(dy):
         run(
             rmsnorm_backward_input,
@@ -194,6 +215,7 @@ def backward_input(
             warps=launch.warps,
             stages=launch.stages,
             ROWS=launch.rows,
+            STEPS=max(1, launch.columns // LANES),
             ALIGNED=aligned(dy, hidden, weight, dhidden, dx),
         )
     return dx

@@ -26,7 +26,7 @@ LARGEST = torch.finfo(torch.float32).max
 def sample(
     logits: Tensor,
     *,
-    seed: AnyInt,
+    seed: AnyInt | Tensor,
     requests: Tensor,
     positions: Tensor,
     temperature: float | Tensor = 1.0,
@@ -37,7 +37,8 @@ def sample(
     """Token numbers (M) int64 for logits (M, V); temperature 0 takes the largest logit, the first of equals.
 
     requests and positions: int64 (M), who asks and for which place. top_k: keep the k largest, ties too; 0 keeps all.
-    top_p: of these keep the most likely until their probabilities reach top_p, ties too. All three: a number or (M)."""
+    top_p: of these keep the most likely until their probabilities reach top_p, ties too. All three and seed: a number,
+    or one for each row (M); seeds as a tensor are int64, those from 2^63 on as the negative number of the same bits."""
     backend = choose_backend("sample", logits, backend)
     check_tensors("sample", backend, {"logits": logits})
     if logits.dtype == torch.float64:
@@ -45,17 +46,18 @@ def sample(
     check_dimensions("sample", "logits", logits, 2)
     if logits.shape[1] == 0:
         raise ValueError(f"sample: logits has shape {tuple(logits.shape)}; allowed: a last axis of at least 1")
-    seed = check_integer("sample", "seed", seed, 0, 2**64 - 1)
+    if not isinstance(seed, Tensor):
+        seed = check_integer("sample", "seed", seed, 0, 2**64 - 1)
+        seed = seed - 2**64 if seed >= 2**63 else seed
     given = (
         _of_rows("requests", requests, logits, torch.int64),
         _of_rows("positions", positions, logits, torch.int64),
         _of_rows("temperature", temperature, logits, torch.float32),
         _of_rows("top_k", top_k, logits, torch.int64),
         _of_rows("top_p", top_p, logits, torch.float32),
+        _of_rows("seed", seed, logits, torch.int64),
     )
-    # The operator's integers are signed.
-    signed_seed = seed - 2**64 if seed >= 2**63 else seed
-    tokens: Tensor = call("sample", logits.detach(), *given, signed_seed, backend)
+    tokens: Tensor = call("sample", logits.detach(), *given, backend)
     return tokens
 
 
@@ -109,14 +111,14 @@ def _sample(
     temperature: Tensor,
     top_k: Tensor,
     top_p: Tensor,
-    seed: int,
+    seeds: Tensor,
     backend: str,
 ) -> Tensor:
     if logits.shape[0] == 0:
-        return _sample_fake(logits, requests, positions, temperature, top_k, top_p, seed, backend)
+        return _sample_fake(logits, requests, positions, temperature, top_k, top_p, seeds, backend)
     _check_values(positions, temperature, top_k, top_p)
-    options = (each.contiguous() for each in (requests, positions, temperature, top_k, top_p))
-    tokens: Tensor = _kernel(backend, logits.device).forward(logits.contiguous(), *options, seed)
+    options = (each.contiguous() for each in (requests, positions, temperature, top_k, top_p, seeds))
+    tokens: Tensor = _kernel(backend, logits.device).forward(logits.contiguous(), *options)
     return tokens
 
 
@@ -127,15 +129,15 @@ def _sample_fake(
     temperature: Tensor,
     top_k: Tensor,
     top_p: Tensor,
-    seed: int,
+    seeds: Tensor,
     backend: str,
 ) -> Tensor:
     return logits.new_empty(logits.shape[0], dtype=torch.int64)
 
 
 register(
-    "sample(Tensor logits, Tensor requests, Tensor positions, Tensor temperature, Tensor top_k, Tensor top_p, int seed,"
-    " str backend) -> Tensor",
+    "sample(Tensor logits, Tensor requests, Tensor positions, Tensor temperature, Tensor top_k, Tensor top_p,"
+    " Tensor seeds, str backend) -> Tensor",
     run=_sample,
     fake=_sample_fake,
 )

@@ -165,17 +165,17 @@ int64_t draw(int64_t vocabulary, const T* x, const Choice& choice) {
 
 }  // namespace
 
-// tokens[m]: drawn from row m, as its request, position, temperature, top_k and top_p say. They have been checked.
-SAMEBITS_EXPORT int32_t SAMEBITS_NAME(sample)(int32_t format, int64_t rows, int64_t vocabulary, int64_t seed,
+// tokens[m]: drawn from row m, as its request, position, temperature, top_k, top_p and seed say. They were checked.
+SAMEBITS_EXPORT int32_t SAMEBITS_NAME(sample)(int32_t format, int64_t rows, int64_t vocabulary,
                                               const void* logits, const int64_t* requests, const int64_t* positions,
                                               const float* temperature, const int64_t* top_k, const float* top_p,
-                                              int64_t* tokens, int32_t threads) {
+                                              const int64_t* seeds, int64_t* tokens, int32_t threads) {
     return guarded([&] {
         with_format(format, rows, vocabulary, [&](auto zero) {
             const auto* x = static_cast<const decltype(zero)*>(logits);
             each_row(rows, vocabulary, threads, [&](int64_t row) {
                 const Choice choice{requests[row], positions[row], temperature[row],
-                                    top_k[row],    top_p[row],     static_cast<uint64_t>(seed)};
+                                    top_k[row],    top_p[row],     static_cast<uint64_t>(seeds[row])};
                 tokens[row] = draw(vocabulary, x + row * vocabulary, choice);
             });
         });

@@ -15,10 +15,10 @@ def forward(
     temperature_M: Tensor,
     top_k_M: Tensor,
     top_p_M: Tensor,
-    seed: int,
+    seeds_M: Tensor,
 ) -> Tensor:
     """One token a row."""
     tokens_M = torch.empty(logits_MV.shape[0], dtype=torch.int64)
-    tensors = (logits_MV, requests_M, positions_M, temperature_M, top_k_M, top_p_M, tokens_M)
-    run("sample", "iqqqppppppp", FORMATS[logits_MV.dtype], *logits_MV.shape, seed, *map(pointer, tensors))
+    tensors = (logits_MV, requests_M, positions_M, temperature_M, top_k_M, top_p_M, seeds_M, tokens_M)
+    run("sample", "iqqpppppppp", FORMATS[logits_MV.dtype], *logits_MV.shape, *map(pointer, tensors))
     return tokens_M

@@ -87,7 +87,7 @@ def forward(
     temperature_M: Tensor,
     top_k_M: Tensor,
     top_p_M: Tensor,
-    seed: int,
+    seeds_M: Tensor,
 ) -> Tensor:
     """One token a row."""
     rows = zip(
@@ -97,7 +97,8 @@ def forward(
         temperature_M.cpu().numpy(),
         top_k_M.tolist(),
         top_p_M.cpu().numpy(),
+        seeds_M.tolist(),
         strict=True,
     )
-    tokens = [draw(x_V, who, where, heat, k, p, seed) for x_V, who, where, heat, k, p in rows]
+    tokens = [draw(*row) for row in rows]
     return torch.tensor(tokens, dtype=torch.int64, device=logits_MV.device)

@@ -133,7 +133,7 @@ def drawn_scores(z, columns, request, position, seed):
 
 
 @triton.jit(
-    do_not_specialize=["seed", "V"],
+    do_not_specialize=["V"],
     do_not_specialize_on_alignment=[
         "logits_ptr",
         "requests_ptr",
@@ -141,6 +141,7 @@ def drawn_scores(z, columns, request, position, seed):
         "temperature_ptr",
         "top_k_ptr",
         "top_p_ptr",
+        "seeds_ptr",
         "tokens_ptr",
     ],
 )
@@ -151,8 +152,8 @@ def sample_rows(
     temperature_ptr,
     top_k_ptr,
     top_p_ptr,
+    seeds_ptr,
     tokens_ptr,
-    seed: tl.int64,
     V: tl.int32,
     STEPS: tl.constexpr,
     ALIGNED: tl.constexpr,
@@ -183,6 +184,7 @@ def sample_rows(
 
     request = tl.load(requests_ptr + row)
     position = tl.load(positions_ptr + row)
+    seed = tl.load(seeds_ptr + row)
     best = tl.full((256 * STEPS,), float("-inf"), tl.float32)
     token = tl.full((256 * STEPS,), 0x7FFFFFFF, tl.int32)
     for start in range(0, V, 256 * STEPS):
@@ -205,7 +207,7 @@ def forward(
     temperature_M: Tensor,
     top_k_M: Tensor,
     top_p_M: Tensor,
-    seed: int,
+    seeds_M: Tensor,
     *,
     launch: RowLaunch | None = None,
 ) -> Tensor:
@@ -213,12 +215,12 @@ def forward(
     launch = launch or forced_launch() or LAUNCH
     m, vocabulary = logits_MV.shape
     tokens_M = torch.empty(m, dtype=torch.int64, device=logits_MV.device)
-    tensors = (logits_MV, requests_M, positions_M, temperature_M, top_k_M, top_p_M, tokens_M)
+    tensors = (logits_MV, requests_M, positions_M, temperature_M, top_k_M, top_p_M, seeds_M, tokens_M)
     with on_device(logits_MV):
         run(
             sample_rows,
             m,
-            (*tensors, seed, vocabulary),
+            (*tensors, vocabulary),
             warps=launch.warps,
             stages=launch.stages,
             STEPS=max(1, launch.columns // LANES),
