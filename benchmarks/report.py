@@ -131,6 +131,17 @@ def training_on_gpu(record: Record) -> list[str]:
     ]
 
 
+def decoding_on_gpu(record: Record) -> list[str]:
+    def line(row: Record) -> Line:
+        words = (
+            f"({row['ours_tokens_per_second']:,.0f} tokens a second,"
+            f" {figure(row['of_the_bandwidth_limit'])} of the bandwidth limit)"
+        )
+        return Line(case=f"batch {row['batch']}", ratio=row["ratio"], setting=words)
+
+    return listed(map(line, record["lines"]))
+
+
 def on_cpu(record: Record) -> list[str]:
     def line(row: Record) -> Line:
         dtype = "" if row["dtype"] == "float32" else f" {row['dtype']}"
@@ -195,6 +206,12 @@ PARTS = (
         write=operators_on_gpu,
     ),
     Part(file="h200_350m.json", title="Training the 350M, bfloat16", compared="", write=training_on_gpu),
+    Part(
+        file="h200_decode.json",
+        title="Decoding a Llama of 8 billion weights, bfloat16",
+        compared="tokens a second over those of transformers with a static cache, compiled with CUDA graphs",
+        write=decoding_on_gpu,
+    ),
     Part(
         file="cpu.json",
         title="Products and RMSNorm",
