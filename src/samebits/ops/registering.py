@@ -5,11 +5,15 @@ Knows no operator. `Library.define` and `impl` instead of `custom_op`: half the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.utils._pytree import tree_leaves
+
+from samebits.trace.spans import active, span
 
 _PLAIN = (Tensor, nn.Parameter)
 _library: Any = torch.library.Library("samebits", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -27,12 +31,30 @@ def register(
     """Make `torch.ops.samebits.<name>` from a schema like "name(Tensor x, str backend) -> Tensor"."""
     name = schema.split("(")[0]
     _library.define(schema)
-    _runs[name] = run
+    _runs[name] = timed = _as_span(name, run)
     for device in ("CPU", "CUDA"):
-        _library.impl(name, run, device)
+        _library.impl(name, timed, device)
     torch.library.register_fake(f"samebits::{name}", fake)
     if backward is not None:
         torch.library.register_autograd(f"samebits::{name}", backward, setup_context=setup_context)
+
+
+def _as_span(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    """The implementation, each call of which is a span of the granularity "kernel" while somebody records."""
+
+    @wraps(run)
+    def timed(*arguments: Any) -> Any:
+        if not active():
+            return run(*arguments)
+        given = [each for each in tree_leaves(arguments) if isinstance(each, Tensor)]
+        with span(name, "kernel", on_gpu=any(each.is_cuda for each in given)) as opened:
+            result = run(*arguments)
+            made = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
+            moved = {each.data_ptr(): each.numel() * each.element_size() for each in (*given, *made)}
+            opened.add(shapes=" ".join("x".join(map(str, each.shape)) for each in given), bytes=sum(moved.values()))
+        return result
+
+    return timed
 
 
 def call(name: str, *arguments: Any) -> Any:

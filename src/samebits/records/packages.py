@@ -16,6 +16,8 @@ EXTRAS: Final = {
     "z3": "contracts",
     "pyarrow": "data",
     "prometheus_client": "serve",
+    "opentelemetry": "trace",
+    "tensorboard": "trace",
     "starlette": "serve",
     "uvicorn": "serve",
     "gguf": "transformers",

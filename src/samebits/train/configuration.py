@@ -166,6 +166,10 @@ class MonitoringSection:
     """Of the device, for the utilisation; left out: measured with the product that the run uses."""
     compare_steps: int = 10
     """Steps from one comparison of all ranks' weights to the next: equal bits, or the run is stopped."""
+    sample_steps: int = 10
+    """Steps from one sample of every gradient to the next, for alarms; 0: none."""
+    fingerprint_steps: int = 0
+    """Steps from one fingerprint of every gradient to the next, by which `samebits diff` names an element; 0: none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,6 +193,8 @@ FREE: Final = (
     "monitoring.logging_steps",
     "monitoring.peak_flops",
     "monitoring.compare_steps",
+    "monitoring.sample_steps",
+    "monitoring.fingerprint_steps",
     "data.num_sequences",
     "data.paths",
     "data.tokenizer",

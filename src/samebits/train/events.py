@@ -1,4 +1,4 @@
-"""What a run did, a JSON object a line: start, step, checkpoint, breach, end. Appended, and never written over.
+"""What a run did, a JSON object a line: start, step, checkpoint, alarm, breach, end. Appended, and never written over.
 
 Knows no screen. A kill can cut the last line short; what is torn is dropped when the file is opened again."""
 
@@ -17,7 +17,7 @@ from typing import Any, Final
 from samebits.records.plain_file import open_plain
 
 NAME: Final = "events.jsonl"
-KINDS: Final = ("start", "step", "checkpoint", "breach", "end")
+KINDS: Final = ("start", "step", "checkpoint", "alarm", "breach", "end")
 
 
 class Events:

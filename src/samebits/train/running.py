@@ -5,6 +5,7 @@ Knows no arithmetic; the trainer does. What a kill leaves behind is the last che
 from __future__ import annotations
 
 import json
+import platform
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -12,17 +13,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import samebits
 from samebits.model.model import Model
 from samebits.parallel.agreeing import agree, digest_of
 from samebits.parallel.collectives import gathered_integers
 from samebits.parallel.grid import Grid
 from samebits.parallel.world import World
+from samebits.trace import event, span
 from samebits.train import checkpoint, watch
 from samebits.train.assessment import Assessment, assess, data_of, model_of, shape_of, words_of
 from samebits.train.configuration import TrainConfig, comparable
 from samebits.train.data import Data
 from samebits.train.display import Screen, Shown, Silent
 from samebits.train.events import UNWRITTEN, Events, opened
+from samebits.train.observing import Observing
 from samebits.train.plan_rules import check_counted
 from samebits.train.ranks import ranks_of
 from samebits.train.speed import peak_flops, utilisation
@@ -113,6 +119,22 @@ def _facts(config: TrainConfig, data: Data, model: Model, kept: checkpoint.Check
     }
 
 
+def environment(trainer: Trainer) -> dict[str, Any]:
+    """What a run was made with that should decide no bit: told, so that two runs can be compared."""
+    training, world = trainer.config.training, trainer.ranks.world
+    return {
+        "samebits": samebits.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "device": training.device,
+        "threads": torch.get_num_threads(),
+        "ranks": world.size,
+        "micro_batch_size": training.micro_batch_size,
+        "collation": training.collation,
+    }
+
+
 class _Run:
     """The loop, and all that happens around a step."""
 
@@ -123,6 +145,7 @@ class _Run:
         self.resumed_from, self.tokens = trainer.done, 0
         self.loss: float | None = None
         self.peak = peak_flops(trainer.config)
+        self.observing = Observing(trainer, folder)
 
     def whole(self) -> Summary:
         began, trainer = time.perf_counter(), self.trainer
@@ -136,6 +159,7 @@ class _Run:
                 "waived": list(self.waived),
                 "peak_flops": self.peak,
                 "settings": trainer.facts(),
+                "environment": environment(trainer),
             },
         )
         try:
@@ -161,7 +185,8 @@ class _Run:
         return summary
 
     def _step(self) -> None:
-        record = self.trainer.step()
+        with span(f"step {self.trainer.done + 1}", "step"):
+            record = self.trainer.step()
         self._show(record)
         every, last = self.trainer.config.training.save_steps, self.trainer.run.steps
         if record.step % every == 0 or record.step == last:
@@ -181,7 +206,12 @@ class _Run:
         )
         speeds = {"tokens_per_second": shown.tokens_per_second, "mfu": shown.utilisation}
         self.events.write("step", asdict(record) | speeds)
+        event("step", **asdict(record), **speeds)
         self.screen.step(shown)
+        for alarm in self.observing.alarms(record, shown.tokens_per_second):
+            self.events.write("alarm", alarm.facts())
+            event("alarm", **alarm.facts())
+            self.screen.note(f"ALARM {alarm}")
 
     def _count(self) -> None:
         """C-TRAINCFG-001: the optimizer made the updates of the plan, of every weight."""

@@ -18,6 +18,7 @@ from samebits.model.weights import EMBEDDING, shapes
 from samebits.ops.adamw import AdamW
 from samebits.ops.arguments import choose_backend
 from samebits.parallel.schedules import Lanes
+from samebits.trace import span
 from samebits.train import lanes, watch
 from samebits.train.algebra import Run, learning_rate, position_after
 from samebits.train.assessment import plan_of
@@ -121,6 +122,8 @@ class Trainer:
             width=config.data.max_length,
             ranks=ranks,
         )
+        self.observers: list[Callable[[int, Mapping[str, Tensor]], None]] = []
+        """Told of every step's gradients as they are before clipping; they change nothing."""
         self._norm_error = watch.norm_error(shapes(model.config).values())
         self._data_digest = data.digest()
 
@@ -152,22 +155,28 @@ class Trainer:
         began, number = time.perf_counter(), self.done + 1
         training, max_norm = self.config.training, self.config.optimizer.max_grad_norm
         places = sequences_of(number, seed=training.seed, sequences=len(self.data), batch=training.global_batch_size)
-        found = self.parts.backward(self.model(), [self.data.sequence(place) for place in places.tolist()], self.cut)
+        with span("forward and backward"):
+            examples = [self.data.sequence(place) for place in places.tolist()]
+            found = self.parts.backward(self.model(), examples, self.cut)
+        for observe in self.observers:
+            observe(number, found.gradients)
         watch.loss_is_finite(number, found.loss)
         for name, weight in self.weights.items():
             weight.grad = found.gradients[name]
         missing = watch.without_gradient(number, found.gradients, self.ranks.sums)
         watch.gradients_flow(number, missing)
-        norm, _ = self.ranks.norms(found.gradients, EMBEDDING)
-        self.parts.clip(list(found.gradients.values()), norm, max_norm)
-        before = float(norm)
-        after = self._watch_clipped(number, found.gradients, before, max_norm)
+        with span("norm and clipping"):
+            norm, _ = self.ranks.norms(found.gradients, EMBEDDING)
+            self.parts.clip(list(found.gradients.values()), norm, max_norm)
+            before = float(norm)
+            after = self._watch_clipped(number, found.gradients, before, max_norm)
         rate = self.rate(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         watch.hyperparameters_reach(number, self.optimizer.param_groups, numbers_of(self.config.optimizer, rate))
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        with span("optimizer"):
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
         self._passes = False
         watch.are_finite(number, "weight", self.weights, self.ranks.sums)
         if number % self.config.monitoring.compare_steps == 0:

@@ -1,0 +1,115 @@
+"""`samebits profile`: where the time of a training run or of a script goes, by kernel, block and transfer."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from samebits.cli.console import Json, output, print_json, progress
+from samebits.records.shipped import recipe
+
+if TYPE_CHECKING:
+    from samebits.trace.summary import Row, Summary
+
+SCHEMA = "samebits.profile/1"
+# Rows of a table; the files hold all of them.
+SHOWN = 12
+
+
+def profile(
+    subject: Annotated[
+        str, typer.Argument(metavar="CONFIG|SCRIPT.py", help="A training configuration, a recipe's name, or a script.")
+    ],
+    arguments: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a training run.")] = 3,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--output", help="Write trace.json (for chrome://tracing, Perfetto) and trace.jsonl.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Record every kernel, block and transfer of a training run or of a script, and say where the time went.
+
+    Example: [bold]samebits profile tiny --steps 3 --output traces[/bold]"""
+    import torch
+
+    from samebits import trace
+    from samebits.trace.modules import modules_as_spans
+    from samebits.trace.summary import summary
+    from samebits.trace.transfers import transfers
+
+    memory = trace.Memory()
+    sinks: list[trace.Sink] = [memory]
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        sinks += [trace.ChromeTrace(folder / "trace.json"), trace.JsonLines(folder / "trace.jsonl")]
+    with progress(f"profiling {subject}"), ExitStack() as stack:
+        stack.enter_context(trace.recording(*sinks))
+        stack.enter_context(modules_as_spans())
+        if torch.cuda.is_available():
+            stack.enter_context(transfers())
+        if subject.endswith(".py"):
+            _script(Path(subject), arguments or [])
+        else:
+            _training(recipe(Path(subject)), steps, settings or [])
+    found = summary(memory.spans, memory.events)
+    if as_json:
+        print_json({"schema": SCHEMA, "subject": subject, **found.document()})
+    else:
+        _print(found, folder)
+
+
+def _script(path: Path, arguments: list[str]) -> None:
+    """The script as `python script.py` would run it, in this process."""
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file; allowed: a Python script, a configuration or a recipe")
+    before = sys.argv
+    sys.argv = [str(path), *arguments]
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    finally:
+        sys.argv = before
+
+
+def _training(path: Path, steps: int, settings: list[str]) -> None:
+    """Some steps of a run, of which nothing is kept."""
+    from samebits.trace import span
+    from samebits.train.assessment import data_of, model_of
+    from samebits.train.configuration import read
+    from samebits.train.trainer import Trainer
+
+    config = read(path, settings)
+    trainer = Trainer(config, model_of(config), data_of(config))
+    for _ in range(min(steps, trainer.run.steps)):
+        with span(f"step {trainer.done + 1}", "step"):
+            trainer.step()
+
+
+def _print(found: Summary, folder: Path | None) -> None:
+    out = output()
+    for granularity in ("step", "block", "kernel"):
+        rows = found.of(granularity)
+        if rows:
+            out.print(_table(granularity, rows))
+    for kind, (count, size) in found.transfers.items():
+        out.print(f"transfer {kind}: {count} times, {size:,} bytes")
+    if folder is not None:
+        out.print(f"written: {folder / 'trace.json'}, {folder / 'trace.jsonl'}")
+
+
+def _table(granularity: str, rows: list[Row]) -> Table:
+    table = Table(title=f"{granularity}s" if len(rows) <= SHOWN else f"{granularity}s, {SHOWN} of {len(rows)}")
+    table.add_column(granularity, overflow="fold")
+    for name in ("count", "ms", "own ms", "share", "GB/s"):
+        table.add_column(name, justify="right")
+    for row in rows[:SHOWN]:
+        speed = "" if row.gigabytes_per_second is None else f"{row.gigabytes_per_second:.1f}"
+        numbers = (f"{row.milliseconds:.2f}", f"{row.own_milliseconds:.2f}", f"{row.share:.1%}", speed)
+        table.add_row(row.name, str(row.count), *numbers)
+    return table

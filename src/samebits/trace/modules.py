@@ -1,0 +1,60 @@
+"""Every module's forward pass as a span of the granularity "block", with a sample of what it gives.
+
+Works on any `torch.nn.Module`: hooks of torch, for as long as the block lasts. Knows no model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from samebits.trace.drift import Sampled
+from samebits.trace.spans import span
+
+# Elements of a tensor that a sample looks at.
+SAMPLE: Final = 1024
+
+
+def sampled(tensor: Tensor, count: int = SAMPLE) -> Sampled:
+    """Of up to `count` elements at equal distances."""
+    flat = tensor.detach().reshape(-1)
+    taken = flat[:: max(1, -(-flat.numel() // count))].float() if flat.numel() else flat.float()
+    finite = taken.isfinite()
+    bad, zeros = (int(each) for each in torch.stack(((~finite).sum(), (taken == 0).sum())).tolist())
+    largest = float(taken[finite].abs().max()) if bad < len(taken) else 0.0
+    return Sampled(not_finite=bad, zeros=zeros, elements=len(taken), largest=largest)
+
+
+@contextmanager
+def modules_as_spans(*, samples: bool = False) -> Iterator[None]:
+    """Within the block every call of a module is a span, named by its place in the outermost module that was called.
+
+    `samples`: whether a sample of each output is told; a GPU is waited for then."""
+    open_spans: list[Any] = []
+    names: dict[int, str] = {}
+
+    def before(module: nn.Module, _: Any) -> None:
+        if not open_spans:
+            names.clear()
+            names.update({id(each): name for name, each in module.named_modules()})
+        opened = span(names.get(id(module)) or type(module).__name__, "block", kind=type(module).__name__)
+        open_spans.append(opened)
+        opened.__enter__()
+
+    def after(_: nn.Module, __: Any, output: Any) -> None:
+        opened = open_spans.pop()
+        if samples and isinstance(output, Tensor) and hasattr(opened, "add"):
+            found = sampled(output)
+            opened.add(not_finite=found.not_finite, largest=found.largest)
+        opened.__exit__(None, None, None)
+
+    handles = [register_module_forward_pre_hook(before), register_module_forward_hook(after, always_call=True)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,188 @@
+"""Spans and events: what happened, from when to when, inside of what, with its numbers.
+
+While nobody records, `span` returns one shared object that does nothing. A span of work on a GPU is timed there, by two
+events of its stream, and told when the recording ends: nothing waits for the GPU before. Knows no operator."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import torch
+
+GRANULARITIES: Final = ("run", "step", "block", "kernel", "transfer")
+_NOTHING: Final[AbstractContextManager[Any]] = nullcontext()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """Something that took time. Times are nanoseconds of one clock, which tells no time of day."""
+
+    name: str
+    granularity: str
+    number: int
+    """Counted from 1 within a recording, in the order in which spans begin."""
+    parent: int
+    """The span around it in the same thread; 0: none."""
+    thread: int
+    began: int
+    ended: int
+    device: int | None = None
+    """Nanoseconds on the GPU, where it ran there."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def nanoseconds(self) -> int:
+        """On the GPU where it ran there, else on the host."""
+        return self.ended - self.began if self.device is None else self.device
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something that was at one moment."""
+
+    name: str
+    time: int
+    parent: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Sink(Protocol):
+    """Where spans and events go. Told from one thread at a time."""
+
+    def span(self, span: Span) -> None: ...
+
+    def event(self, event: Event) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Recording:
+    """What goes on between the beginning and the end of a `recording`."""
+
+    def __init__(self, sinks: tuple[Sink, ...]) -> None:
+        self.sinks = sinks
+        self.lock = threading.Lock()
+        self.count = 0
+        self.stacks = threading.local()
+        self.waiting: list[tuple[_Open, int]] = []
+        """Ended on the host; the GPU may be behind."""
+
+    def stack(self) -> list[int]:
+        if not hasattr(self.stacks, "open"):
+            self.stacks.open = []
+        found: list[int] = self.stacks.open
+        return found
+
+    def begin(self) -> int:
+        with self.lock:
+            self.count += 1
+            return self.count
+
+    def tell(self, span: Span) -> None:
+        with self.lock:
+            for sink in self.sinks:
+                sink.span(span)
+
+    def finish(self) -> None:
+        if self.waiting:
+            torch.cuda.synchronize()
+        for opened, ended in self.waiting:
+            self.tell(opened.span(ended))
+        for sink in self.sinks:
+            sink.close()
+
+
+_recording: _Recording | None = None
+
+
+def active() -> bool:
+    """Whether somebody records."""
+    return _recording is not None
+
+
+@contextmanager
+def recording(*sinks: Sink) -> Iterator[None]:
+    """Within the block every span and event is told to these sinks, which are closed at its end."""
+    global _recording
+    if _recording is not None:
+        raise ValueError("trace: a recording is under way; allowed: one at a time, with several sinks")
+    _recording = now = _Recording(sinks)
+    try:
+        yield
+    finally:
+        _recording = None
+        now.finish()
+
+
+def span(name: str, granularity: str = "block", *, on_gpu: bool = False, **facts: Any) -> AbstractContextManager[Any]:
+    """A context manager around something that takes time; within it the facts may be added to by `.add(...)`."""
+    if _recording is None:
+        return _NOTHING
+    if granularity not in GRANULARITIES:
+        raise ValueError(f"trace: granularity is {granularity!r}; allowed: {', '.join(GRANULARITIES)}")
+    return _Open(_recording, name, granularity, on_gpu, facts)
+
+
+def event(name: str, **facts: Any) -> None:
+    """Tell of something that is now."""
+    now = _recording
+    if now is not None:
+        stack = now.stack()
+        found = Event(name=name, time=time.perf_counter_ns(), parent=stack[-1] if stack else 0, facts=facts)
+        with now.lock:
+            for sink in now.sinks:
+                sink.event(found)
+
+
+def _mark() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+class _Open:
+    """A span on its way."""
+
+    def __init__(self, recording: _Recording, name: str, granularity: str, on_gpu: bool, facts: dict[str, Any]) -> None:
+        self._recording, self._name, self._granularity, self._facts = recording, name, granularity, facts
+        self._marks: Any = [_mark(), _mark()] if on_gpu else None
+
+    def add(self, **facts: Any) -> None:
+        """Numbers that are known only now."""
+        self._facts.update(facts)
+
+    def __enter__(self) -> _Open:
+        stack = self._recording.stack()
+        self._parent, self._number = stack[-1] if stack else 0, self._recording.begin()
+        stack.append(self._number)
+        if self._marks:
+            self._marks[0].record()
+        self._began = time.perf_counter_ns()
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        ended = time.perf_counter_ns()
+        self._recording.stack().pop()
+        if kind is not None:
+            self._facts["error"] = kind.__name__
+        if self._marks:
+            self._marks[1].record()
+            self._recording.waiting.append((self, ended))
+        else:
+            self._recording.tell(self.span(ended))
+
+    def span(self, ended: int) -> Span:
+        return Span(
+            name=self._name,
+            granularity=self._granularity,
+            number=self._number,
+            parent=self._parent,
+            thread=threading.get_ident(),
+            began=self._began,
+            ended=ended,
+            device=round(1e6 * self._marks[0].elapsed_time(self._marks[1])) if self._marks else None,
+            facts=self._facts,
+        )

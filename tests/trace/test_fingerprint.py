@@ -1,0 +1,54 @@
+"""Fingerprints: equal for equal bits, and they name the element that differs, whatever it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from samebits.trace.fingerprint import Fingerprint, fingerprint, parting
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1,), (7,), (3, 5), (64, 33), (2, 3, 4)])
+def test_one_flipped_bit_is_named(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    tensor = torch.randn(shape).to(dtype)
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    flat = tensor.reshape(shape[0], -1) if len(shape) > 1 else tensor
+    for bit in (0, 5, 8 * tensor.element_size() - 2):
+        changed = flat.clone()
+        place = tuple(size // 2 for size in flat.shape)
+        changed.view(whole)[place] ^= 1 << bit
+        found = parting(fingerprint(tensor), fingerprint(changed.reshape(shape)))
+        assert found is not None and found.element(tuple(flat.shape)) == place
+        assert found.rows_differing == 1 and len(found.columns) == 1 and found.xor == 1 << bit
+
+
+def test_zeros_of_other_sign_differ_and_equal_bits_do_not() -> None:
+    zeros = torch.zeros(3, 4)
+    minus = zeros.clone()
+    minus[1, 2] = -0.0
+    assert parting(fingerprint(zeros), fingerprint(zeros.clone().T.contiguous().T)) is None
+    found = parting(fingerprint(zeros), fingerprint(minus))
+    assert found is not None and (found.element((3, 4)), hex(found.xor)) == ((1, 2), "0x80000000")
+
+
+def test_two_elements_that_trade_places_are_noticed() -> None:
+    """Planted: what a plain sum of patterns would miss, in a row, in a column and on a diagonal."""
+    tensor = torch.arange(12.0).reshape(3, 4)
+    for one, other in (((0, 1), (0, 2)), ((0, 1), (2, 1)), ((0, 0), (1, 1))):
+        changed = tensor.clone()
+        changed[one], changed[other] = tensor[other], tensor[one]
+        assert parting(fingerprint(tensor), fingerprint(changed)) is not None
+
+
+def test_a_document_reads_back_and_other_kinds_are_refused() -> None:
+    found = fingerprint(torch.randn(5, 6))
+    assert Fingerprint.of_document(found.document()) == found
+    with pytest.raises(ValueError, match=r"float32 \(5, 6\) against bfloat16 \(5, 6\); allowed: of the same kind"):
+        parting(found, fingerprint(torch.randn(5, 6).bfloat16()))
+
+
+def test_an_empty_tensor_has_one() -> None:
+    assert parting(fingerprint(torch.zeros(0, 3)), fingerprint(torch.zeros(0, 3))) is None
