@@ -22,6 +22,7 @@ from samebits.cli.commands.generate import generate
 from samebits.cli.commands.launch import launch
 from samebits.cli.commands.plan import plan
 from samebits.cli.commands.profile import profile
+from samebits.cli.commands.report import app as report
 from samebits.cli.commands.reveal import reveal
 from samebits.cli.commands.rl import rl
 from samebits.cli.commands.serve import serve
@@ -62,6 +63,7 @@ app.command(context_settings={"allow_interspersed_args": False})(launch)
 app.add_typer(contract, name="contract")
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(sim, name="sim")
+app.add_typer(report, name="report")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -1,0 +1,54 @@
+"""`samebits report`: a training run as one page, and two runs beside each other."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samebits.cli.commands.diff import diff
+from samebits.cli.console import output
+
+app = typer.Typer(
+    help="A training run as one page; two runs beside each other.", no_args_is_help=True, rich_markup_mode="rich"
+)
+PAGE = "report.html"
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training run.")]
+
+
+@app.command()
+def write(
+    run: Run,
+    page: Annotated[
+        Path | None, typer.Option("--output", help=f"Where to; {PAGE} in the run's folder if not said.")
+    ] = None,
+) -> None:
+    """Write the run's page: curves, alarms, where time went, settings, digests. It needs no network.
+
+    A trace.jsonl in the folder (samebits profile --output) adds kernels, blocks and a flame view."""
+    output().print(str(_written(run, page)))
+
+
+@app.command("open")
+def open_page(run: Run) -> None:
+    """Write the run's page and open it in a browser."""
+    path = _written(run, None)
+    output().print(str(path))
+    if not webbrowser.open(path.resolve().as_uri()):
+        output().print("no browser was found; open the file by hand")
+
+
+app.command("diagnose")(diff)
+
+
+def _written(run: Path, page: Path | None) -> Path:
+    from samebits.cli.run_page import render
+
+    path = page or run / PAGE
+    text = render(run)
+    beside = path.with_name(f"{path.name}.part")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+    return path

@@ -1,0 +1,159 @@
+"""A training run as one HTML page that needs nothing else: curves, alarms, where time went, settings, digests.
+
+Knows what the run's folder holds, and computes nothing of it again."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+from markupsafe import Markup
+
+from samebits.trace.spans import Span
+from samebits.trace.summary import Row, summary
+from samebits.train import events
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+TRACE: Final = "trace.jsonl"
+# Points of a curve: more than a screen has columns would only make the page heavy.
+POINTS: Final = 600
+WIDTH, HEIGHT, LEFT, BOTTOM = 640, 220, 64, 26
+CURVES: Final = {
+    "loss": "loss",
+    "norm": "gradient norm, before clipping",
+    "rate": "learning rate",
+    "tokens_per_second": "tokens a second",
+}
+# Spans of the flame view, longest first within their parent.
+FLAMES: Final = 400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """One number of every step."""
+
+    name: str
+    words: str
+    drawing: Markup
+    last: str
+
+
+def render(folder: Path) -> str:
+    """The page of a run."""
+    if not (folder / events.NAME).is_file():
+        raise ValueError(f"{folder}: there is no {events.NAME}; allowed: the folder of a training run")
+    log = events.read(folder)
+    of_kind = {kind: [each for each in log if each["event"] == kind] for kind in events.KINDS}
+    if not of_kind["start"]:
+        raise ValueError(f"{folder}: {events.NAME} has no start; allowed: the folder of a training run")
+    spans = _spans(folder / TRACE)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found = summary(spans)
+    return environment.get_template("run.html").render(
+        name=folder.resolve().name,
+        start=of_kind["start"][-1],
+        steps=len(of_kind["step"]),
+        curves=[_curve(name, words, of_kind["step"], of_kind["alarm"]) for name, words in CURVES.items()],
+        alarms=of_kind["alarm"],
+        breaches=of_kind["breach"],
+        checkpoints=of_kind["checkpoint"],
+        end=of_kind["end"][-1] if of_kind["end"] else None,
+        kernels=found.of("kernel")[:20],
+        blocks=found.of("block")[:20],
+        flames=_flames(spans) if spans else None,
+        row=_row,
+    )
+
+
+def _row(row: Row) -> tuple[str, ...]:
+    speed = "" if row.gigabytes_per_second is None else f"{row.gigabytes_per_second:.1f}"
+    return row.name, f"{row.count:,}", f"{row.own_milliseconds:.2f}", f"{row.share:.1%}", speed
+
+
+def _curve(name: str, words: str, steps: Sequence[dict[str, Any]], alarms: Sequence[dict[str, Any]]) -> Curve:
+    points = [(each["step"], each[name]) for each in steps if isinstance(each.get(name), int | float)]
+    last = f"{points[-1][1]:.6g}" if points else "none"
+    return Curve(name=name, words=words, drawing=_drawn(points, [each["step"] for each in alarms]), last=last)
+
+
+def _drawn(points: Sequence[tuple[int, float]], marked: Sequence[int]) -> Markup:
+    """A line over the steps, with the steps of alarms marked."""
+    if not points:
+        return Markup('<p class="soft">nothing was logged</p>')
+    thinned = points[:: max(1, len(points) // POINTS)]
+    thinned = [*thinned, points[-1]] if thinned[-1] != points[-1] else thinned
+    first, last = points[0][0], points[-1][0]
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    span_x, span_y = max(last - first, 1), (high - low) or max(abs(high), 1e-30)
+
+    def x(step: float) -> float:
+        return LEFT + (step - first) / span_x * (WIDTH - LEFT - 8)
+
+    def y(value: float) -> float:
+        return 8 + (high - value) / span_y * (HEIGHT - BOTTOM - 16)
+
+    line = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in thinned)
+    marks = "".join(
+        f'<line class="alarm" x1="{x(step):.1f}" x2="{x(step):.1f}" y1="4" y2="{HEIGHT - BOTTOM}"/>'
+        for step in marked
+        if first <= step <= last
+    )
+    labels = "".join(
+        f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.4g}</text>' for value in {low, high}
+    )
+    feet = (
+        f'<text x="{LEFT}" y="{HEIGHT - 6}">step {first}</text>'
+        f'<text x="{WIDTH - 8}" y="{HEIGHT - 6}" text-anchor="end">{last}</text>'
+    )
+    return Markup(
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{marks}<polyline points="{line}"/>{labels}{feet}</svg>'
+    )
+
+
+def _spans(path: Path) -> list[Span]:
+    """Those of a recording beside the run; none without one."""
+    if not path.is_file():
+        return []
+    known = {"span", "granularity", "number", "parent", "thread", "began", "ended", "device"}
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        given = json.loads(line)
+        if "span" in given:
+            facts = {name: value for name, value in given.items() if name not in known}
+            numbers = {name: given[name] for name in ("granularity", "number", "parent", "thread", "began", "ended")}
+            found.append(Span(name=given["span"], device=given.get("device"), facts=facts, **numbers))
+    return found
+
+
+def _flames(spans: Sequence[Span]) -> Markup:
+    """The last step of a recording: a bar a span, below the span that it is inside of."""
+    steps = [each for each in spans if each.granularity == "step"]
+    whole = steps[-1] if steps else max(spans, key=lambda each: each.ended - each.began)
+    depth, shown = {whole.number: 0}, [whole]
+    for span in sorted(spans, key=lambda each: each.number):
+        if span.parent in depth and span.number not in depth:
+            depth[span.number] = depth[span.parent] + 1
+            shown.append(span)
+    shown = sorted(shown, key=lambda each: each.began - each.ended)[:FLAMES]
+    wide, tall, length = 960, 22, max(1, whole.ended - whole.began)
+    bars = []
+    for span in shown:
+        x, width = (span.began - whole.began) / length * wide, max(0.6, (span.ended - span.began) / length * wide)
+        y, name = depth[span.number] * tall, html.escape(span.name)
+        words = f"{name}: {(span.ended - span.began) / 1e6:.2f} ms"
+        label = f'<text x="{x + 4:.1f}" y="{y + 15}">{name[: int(width / 7)]}</text>' if width > 40 else ""
+        bar = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{tall - 2}"><title>{words}</title></rect>'
+        bars.append(f'<g class="{span.granularity}">{bar}{label}</g>')
+    height = (max(depth[each.number] for each in shown) + 1) * tall
+    return Markup(f'<svg viewBox="0 0 {wide} {height}" role="img">{"".join(bars)}</svg>')

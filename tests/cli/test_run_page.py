@@ -1,0 +1,55 @@
+"""A run's page: whole in one file, with its alarms and where its time went; a folder without a run is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.train.small_run import small
+from typer.testing import CliRunner
+
+from samebits import trace
+from samebits.cli import app
+from samebits.cli.run_page import render
+from samebits.trace.modules import modules_as_spans
+from samebits.train.running import run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("run")
+    with trace.recording(trace.JsonLines(made / "trace.jsonl")), modules_as_spans():
+        run(small(), made)
+    return made
+
+
+def test_the_page_holds_the_run(folder: Path) -> None:
+    told = CliRunner().invoke(app, ["report", "write", str(folder)])
+    assert told.exit_code == 0, told.output
+    page = (folder / "report.html").read_text()
+    log = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert log[-1]["digest"] in page and "no alarm" in page and page.count("<polyline") == 4
+    assert "gemm_accumulate_" in page and "layers.1.self_attn" in page and "micro_batch_size" in page
+    assert len(page) < 2_000_000
+
+
+def test_the_page_needs_no_network(folder: Path) -> None:
+    page = render(folder)
+    assert "http://" not in page and "https://" not in page and "<script" not in page and "@import" not in page
+
+
+def test_an_alarm_is_on_the_page(folder: Path, tmp_path: Path) -> None:
+    alarm = {"event": "alarm", "time": 0.0, "kind": "dead gradient", "granularity": "block", "brick": "layers.1.mlp"}
+    lines = (
+        (folder / "events.jsonl").read_text() + json.dumps(alarm | {"step": 7, "value": 0.0, "allowed": "<b>"}) + "\n"
+    )
+    (tmp_path / "events.jsonl").write_text(lines)
+    page = render(tmp_path)
+    assert "1 alarm" in page and "dead gradient" in page and "layers.1.mlp" in page and 'class="alarm"' in page
+    assert "<b>" not in page and "&lt;b&gt;" in page
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is no events\.jsonl; allowed: the folder of a training run"):
+        render(tmp_path)
