@@ -35,7 +35,7 @@ app = typer.Typer(
     name="samebits",
     help="The same bits, whatever the batch, the split or the number of ranks. Judge an operator, reveal its order.",
     epilog="Exit codes: 0 holds, 1 does not hold, 2 wrong usage, 3 could not be judged.",
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
