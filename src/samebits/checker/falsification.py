@@ -76,7 +76,7 @@ def what_was_tried(judgement: Judgement, cases: Sequence[Case], found: Outcome, 
         holds=holds,
         cases=found.cases,
         calls=calls,
-        classes=_classes(cases),
+        classes=found.recipes,
         killed=killed,
         detail=found.detail,
         planted=len(judgement.mutants),
@@ -105,13 +105,6 @@ def _killed(judgement: Judgement, mutant: str, cases: Sequence[Case]) -> str:
         if result.verdict is Verdict.DOES_NOT_HOLD:
             return result.detail.partition(":")[0]
     return ""
-
-
-def _classes(cases: Iterable[Case]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for case in cases:
-        found[case.recipe] = found.get(case.recipe, 0) + 1
-    return dict(sorted(found.items()))
 
 
 def _result(holds: bool, cases: Sequence[Case], seen: Seen, killed: Iterable[str]) -> str:

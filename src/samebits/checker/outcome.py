@@ -4,8 +4,9 @@ Knows neither promises nor functions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from samebits.checker.cases import Case
 from samebits.checker.driving import CallError
@@ -46,6 +47,8 @@ class Outcome:
     """Inputs counted by the comparisons themselves."""
     judged: int = 0
     """Different cases of which something was compared; one that cannot try a promise is none."""
+    recipes: dict[str, int] = field(default_factory=dict)
+    """The same by recipe."""
 
 
 class Tally:
