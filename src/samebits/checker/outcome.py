@@ -96,7 +96,15 @@ class Tally:
             return Outcome(verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0, detail=nothing)
         used = f"worst error {self._share:.3f} of the bound" if self._share else ""
         detail = "; ".join(filter(None, [_covered(list(self._seen)), used, *self._notes]))
-        return Outcome(verdict=Verdict.HOLDS, cases=self._count, detail=detail, inputs=self._inputs, judged=self.judged)
+        recipes = dict(sorted(Counter(case.recipe for case in self._seen).items()))
+        return Outcome(
+            verdict=Verdict.HOLDS,
+            cases=self._count,
+            detail=detail,
+            inputs=self._inputs,
+            judged=self.judged,
+            recipes=recipes,
+        )
 
 
 def outcome(comparisons: Iterable[Compared]) -> Outcome:
