@@ -67,7 +67,7 @@ def copied(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(environment, "gpu", lambda: "NVIDIA H200 (compute capability 9.0)")
     component = components(package / "ops", "samebits.ops")["softmax"]
     present = Present({"softmax": component}, package)
-    listed = [task for task in tasks(component, (2,)) if task.obligation == CHUNK]
+    listed = [task for task in tasks(component, (2,)) if task.name == CHUNK]
     receipts = {each.backend: each for task in listed for each in receipts_of(task, present)}
     assert set(receipts) == {"cpu", "triton"}
     yield Copied(package, component, receipts, monkeypatch)
@@ -199,7 +199,7 @@ def test_a_forged_receipt_is_found_by_replaying_it(tmp_path: Path) -> None:
     """The forger recomputes the id, so that only a run can tell; the honest one beside it is reproduced."""
     home = OPERATORS.components()
     present = Present({"softmax": home["softmax"]})
-    (task,) = (each for each in tasks(home["softmax"], (2,), "cpu") if each.obligation == "SM-OB10")
+    (task,) = (each for each in tasks(home["softmax"], (2,), "cpu") if each.name == "SM-OB10")
     (forged,) = receipts_of(task, present)
     store = Store(tmp_path)
     store.write([forged])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from samebits.checker.cases import Case, cotangent
+from samebits.checker.recent import Recent
 from samebits.contracts.spec import Arguments, Function, OperatorSpec
 from samebits.numerics.bits import compare
 
@@ -44,6 +45,8 @@ class Setting:
     """Told the output of each case's first call, by whoever makes a receipt."""
     ways: int | None = None
     """How many of a promise's ways to vary a call each case meets, chosen by the case; None: all of them."""
+    recent: Recent | None = None
+    """First calls of this function, where several obligations are tried on the same cases side by side."""
 
     @property
     def device(self) -> str:
@@ -77,17 +80,42 @@ class Prepared:
         return self.cotangent.shape[0]
 
 
+def made(setting: Setting, case: Case) -> Arguments:
+    """The inputs of a case on their device; whoever gets them may change them."""
+
+    def make() -> Arguments:
+        found = setting.spec.make(case.shape, case.recipe, case.format, case.seed)
+        return {name: value.to(setting.device) for name, value in found.items()}
+
+    if setting.recent is None:
+        return make()
+    kept = setting.recent.of("inputs", setting.backend, case, make)
+    return {name: value.clone() for name, value in kept.items()}
+
+
 def begin(setting: Setting, case: Case, wanted: Sequence[str]) -> tuple[Prepared, Results]:
     """Makes the inputs of a case and drives the function once; the output's shape is also the cotangent's."""
-    made = setting.spec.make(case.shape, case.recipe, case.format, case.seed)
-    arguments = {name: value.to(setting.device) for name, value in made.items()}
+    if setting.recent is None:
+        prepared, results = _begin(setting, case, wanted)
+    else:
+        # One call for all who ask, with every gradient; each gets those it wants.
+        prepared, results = setting.recent.of(
+            "results", setting.backend, case, lambda: _begin(setting, case, everything(setting.spec))
+        )
+        prepared = Prepared(made(setting, case), prepared.cotangent.clone())
+        results = {name: value for name, value in results.items() if name == OUTPUT or name in wanted}
+    if setting.watch is not None:
+        setting.watch(case, results[OUTPUT])
+    return prepared, results
+
+
+def _begin(setting: Setting, case: Case, wanted: Sequence[str]) -> tuple[Prepared, Results]:
+    arguments = made(setting, case)
     given, output = _forward(setting, {name: value.clone() for name, value in arguments.items()}, wanted)
     if not output.dim() or output.shape[0] != case.shape[0]:
         raise CallError(
             f"returned shape {list(output.shape)} for {case.shape[0]} rows; the first axis must be the rows"
         )
-    if setting.watch is not None:
-        setting.watch(case, output)
     dy = cotangent(case, output).to(setting.device)
     return Prepared(arguments, dy), _backward(given, output, dy)
 
@@ -133,9 +161,9 @@ def label(name: str) -> str:
     return name if name == OUTPUT else f"gradient of {name}"
 
 
-def _equal_bits(left: Tensor, right: Tensor) -> bool:
+def equal_bits(left: Tensor, right: Tensor) -> bool:
     """Whether all bits agree, found where the tensors lie: the usual case, and much the quickest to see."""
-    if left.device != right.device:
+    if left.device != right.device or left.dtype != right.dtype:
         return False
     if left.is_floating_point():
         whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[left.element_size()]
@@ -150,7 +178,7 @@ def difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor], rows: Se
         if expected.shape != found.shape or expected.dtype != found.dtype:
             sides = [f"{list(side.shape)} {str(side.dtype).removeprefix('torch.')}" for side in (expected, found)]
             return f"{label(name)}: {sides[0]} != {sides[1]}"
-        if _equal_bits(expected, found):
+        if equal_bits(expected, found):
             continue
         if not expected.is_floating_point():
             places = torch.nonzero(expected != found)

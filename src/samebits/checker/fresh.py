@@ -29,7 +29,8 @@ def digest(results: Results) -> str:
         value = results[name].detach().cpu()
         if value.is_floating_point():
             # A NaN's payload is nobody's promise.
-            value = value.where(~value.isnan(), value.new_full((), float("nan")))
+            nan = value.isnan()
+            value = value.masked_fill(nan, float("nan")) if bool(nan.any()) else value
             kind, pattern = format_of(value), numpy_bits(value).tobytes()
         else:
             kind, pattern = str(value.dtype), value.numpy().tobytes()

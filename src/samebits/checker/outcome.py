@@ -4,8 +4,9 @@ Knows neither promises nor functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from samebits.checker.cases import Case
 from samebits.checker.driving import CallError
@@ -46,38 +47,71 @@ class Outcome:
     """Inputs counted by the comparisons themselves."""
     judged: int = 0
     """Different cases of which something was compared; one that cannot try a promise is none."""
+    recipes: dict[str, int] = field(default_factory=dict)
+    """The same by recipe."""
+
+
+class Tally:
+    """Comparisons, counted as they come in up to the first that differs."""
+
+    def __init__(self, comparisons: Iterable[Compared]) -> None:
+        self._comparisons = iter(comparisons)
+        self._count, self._share, self._inputs = 0, 0.0, 0
+        self._seen: dict[Case, None] = {}  # ordered sets
+        self._notes: dict[str, None] = {}
+
+    @property
+    def judged(self) -> int:
+        """Different cases of which something was compared."""
+        return len(self._seen)
+
+    def count(self, pause: Callable[[], bool] = lambda: False) -> Outcome | None:
+        """Goes on until the comparisons end or one differs; None: `pause` said to stop for now."""
+        try:
+            for compared in self._comparisons:
+                self._count, self._inputs = self._count + 1, self._inputs + compared.inputs
+                self._share = max(self._share, compared.share)
+                if compared.difference:
+                    return self._failed(compared.case, compared.difference, compared.again)
+                self._seen[compared.case] = None
+                self._notes[compared.note] = None
+                if pause():
+                    return None
+        except CaseError as failed:
+            return self._failed(failed.case, str(failed.reason), raised=True)
+        except UnjudgedError as reason:
+            return Outcome(verdict=Verdict.COULD_NOT_BE_JUDGED, cases=self._count, detail=str(reason))
+        return self._passed()
+
+    def _failed(self, case: Case, reason: str, again: str = "", raised: bool = False) -> Outcome:
+        detail, again = f"{case}: {reason}", again or case.options
+        return Outcome(
+            verdict=Verdict.DOES_NOT_HOLD, cases=self._count, detail=detail, again=again, raised=raised, case=case
+        )
+
+    def _passed(self) -> Outcome:
+        """None at all is no pass."""
+        if not self._count:
+            nothing = "no case of the domain can try this promise"
+            return Outcome(verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0, detail=nothing)
+        used = f"worst error {self._share:.3f} of the bound" if self._share else ""
+        detail = "; ".join(filter(None, [_covered(list(self._seen)), used, *self._notes]))
+        recipes = dict(sorted(Counter(case.recipe for case in self._seen).items()))
+        return Outcome(
+            verdict=Verdict.HOLDS,
+            cases=self._count,
+            detail=detail,
+            inputs=self._inputs,
+            judged=self.judged,
+            recipes=recipes,
+        )
 
 
 def outcome(comparisons: Iterable[Compared]) -> Outcome:
-    """Counts comparisons up to the first that differs. None at all is no pass."""
-    count, share, inputs = 0, 0.0, 0
-    seen: dict[Case, None] = {}  # ordered sets
-    notes: dict[str, None] = {}
-    try:
-        for compared in comparisons:
-            count, share, inputs = count + 1, max(share, compared.share), inputs + compared.inputs
-            if compared.difference:
-                detail = f"{compared.case}: {compared.difference}"
-                again = compared.again or compared.case.options
-                return Outcome(
-                    verdict=Verdict.DOES_NOT_HOLD, cases=count, detail=detail, again=again, case=compared.case
-                )
-            seen[compared.case] = None
-            notes[compared.note] = None
-    except CaseError as failed:
-        detail = f"{failed.case}: {failed.reason}"
-        again = failed.case.options
-        return Outcome(
-            verdict=Verdict.DOES_NOT_HOLD, cases=count, detail=detail, again=again, raised=True, case=failed.case
-        )
-    except UnjudgedError as reason:
-        return Outcome(verdict=Verdict.COULD_NOT_BE_JUDGED, cases=count, detail=str(reason))
-    if not count:
-        nothing = "no case of the domain can try this promise"
-        return Outcome(verdict=Verdict.COULD_NOT_BE_JUDGED, cases=0, detail=nothing)
-    used = f"worst error {share:.3f} of the bound" if share else ""
-    detail = "; ".join(filter(None, [_covered(list(seen)), used, *notes]))
-    return Outcome(verdict=Verdict.HOLDS, cases=count, detail=detail, inputs=inputs, judged=len(seen))
+    """What all comparisons say together."""
+    found = Tally(comparisons).count()
+    assert found is not None  # nothing pauses it
+    return found
 
 
 class CaseError(Exception):

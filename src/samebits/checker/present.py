@@ -30,7 +30,7 @@ RUNNING: Final = ("examples", "draws", "enumeration", "order")
 VERSIONS: Final = {
     "types": ("mypy",),
     "examples": ("torch", "numpy"),
-    "draws": ("torch", "numpy", "hypothesis"),
+    "draws": ("torch", "numpy"),
     "enumeration": ("torch", "numpy"),
     "order": ("torch", "numpy"),
     "integers": ("z3-solver",),
@@ -40,7 +40,7 @@ VERSIONS: Final = {
 """Packages whose version may decide a verdict, beside Python's own."""
 # What runs a check without being imported by it.
 _PROCESSES = {"dag": ("samebits.checker.tracing.__main__",), "artifact": ("samebits.checker.artifact_process",)}
-_CHECKERS = {"types": (), "examples": ("samebits.checker.falsification",), "draws": ("samebits.checker.falsification",)}
+_CHECKERS = {"types": (), "examples": ("samebits.checker.falsification",), "draws": ("samebits.checker.streaming",)}
 _GENERATORS = {"examples": ("samebits.checker.cases",), "draws": ("samebits.checker.cases", "samebits.checker.drawing")}
 SHORT: Final = 32
 """Hexadecimal digits of a digest that a receipt keeps."""

@@ -4,12 +4,14 @@ Knows no operator and no predicate by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from samebits.checker.cases import Case
-from samebits.checker.driving import CallError, Setting, said
+from samebits.checker.driving import CallError, Setting, made, said
 from samebits.checker.outcome import CaseError, Compared
 from samebits.checker.promises import CHECKS, Check
 from samebits.checker.targets import import_function
@@ -29,7 +31,7 @@ def check_of(obligation: Obligation) -> Check | None:
 
 def _judged(
     setting: Setting,
-    cases: Sequence[Case],
+    cases: Iterable[Case],
     *,
     predicate: Callable[..., str],
     tolerance: Tolerance,
@@ -37,11 +39,10 @@ def _judged(
 ) -> Iterator[Compared]:
     recorder = recording(setting)
     for case in cases:
-        made = setting.spec.make(case.shape, case.recipe, case.format, case.seed)
-        arguments = {name: value.to(setting.device) for name, value in made.items()}
+        arguments = made(setting, case)
         inputs = Inputs(shape=case.shape, recipe=case.recipe, format=case.format, seed=case.seed, ways=setting.ways)
         try:
-            call = recorder.record(inputs, arguments)
+            call = recorder.record(inputs, arguments, partial(_once, setting, case))
             difference = predicate(call, tolerance, **parameters)
         except Exception as error:  # the function under judgement ran in there: what it raises is a finding
             raise CaseError(case, CallError(f"raised {said(error)}")) from error
@@ -50,6 +51,13 @@ def _judged(
         if setting.watch is not None:
             setting.watch(case, call.output)
         yield Compared(case, difference)
+
+
+def _once(setting: Setting, case: Case, run: Callable[[], Tensor]) -> Tensor:
+    """The first output of a case: one call for all predicates that are tried on it side by side."""
+    if setting.recent is None:
+        return run()
+    return setting.recent.of("output", setting.backend, case, run).clone()
 
 
 def recording(setting: Setting) -> Recorder:

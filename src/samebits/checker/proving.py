@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
 from samebits.checker.environment import unavailable
-from samebits.checker.falsification import tried
+from samebits.checker.falsification import Tried, tried
 from samebits.checker.present import RUNNING, Present
+from samebits.checker.streaming import alike, tried_together
 from samebits.checker.targets import import_object
 from samebits.contracts.ladder import about, backends_of
 from samebits.contracts.language import Contract, ProofEntry
@@ -30,22 +31,30 @@ from samebits.records.report import UnjudgedError
 SEED: Final = 1
 LONGEST_DETAIL: Final = 300
 # Seconds of what was never run here: a proof may take minutes, so it goes first.
-GUESSES: Final = {1: 30.0, 2: 5.0, 3: 60.0, 4: 300.0}
+GUESSES: Final = {1: 30.0, 2: 5.0, 3: 15.0, 4: 300.0}
+# Of several jobs each should have so many tasks that the last ones end together.
+TASKS_A_JOB: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One thing to run: an obligation on a backend at a level, a proof, or the types of a whole contract."""
+    """One thing to run: obligations on a backend at a level, a proof, or the types of a whole contract."""
 
     component: Component
     level: int
     backend: str
     """For a proof and for types: all backends that it is about."""
-    obligation: str = WHOLE
+    obligations: tuple[str, ...] = (WHOLE,)
+    """One; at level 3 all that are drawn for together."""
     proof: str = ""
 
     def __str__(self) -> str:
-        return f"{self.proof or self.obligation} level {self.level} {self.backend} ({self.component.name})"
+        return f"{self.name} level {self.level} {self.backend} ({self.component.name})"
+
+    @property
+    def name(self) -> str:
+        """By what it is asked for: the id of the proof or of the obligations."""
+        return self.proof or " ".join(self.obligations)
 
     @property
     def entry(self) -> ProofEntry | None:
@@ -66,7 +75,7 @@ class Task:
         elif self.level == 1:
             yield from ((WHOLE, backend) for backend in self.backend.split(", "))
         else:
-            yield self.obligation, self.backend
+            yield from ((identifier, self.backend) for identifier in self.obligations)
 
     def lacks(self) -> str:
         """Why it cannot run here, or ""."""
@@ -83,12 +92,28 @@ def tasks(component: Component, levels: Sequence[int], backend: str | None = Non
         for identifier in contract.obligations:
             for each in backends_of(contract, identifier):
                 if backend is None or about(each, backend):
-                    found.append(Task(component=component, level=level, backend=each, obligation=identifier))
+                    found.append(Task(component=component, level=level, backend=each, obligations=(identifier,)))
     for name, entry in contract.proofs.items() if 4 in levels else ():
         task = Task(component=component, level=4, backend=", ".join(entry.backends), proof=name)
         if backend is None or any(about(each, backend) for _, each in task.speaks_for()):
             found.append(task)
     return found
+
+
+def together(work: Sequence[Task], jobs: int) -> list[Task]:
+    """The same work in fewer tasks: obligations that are drawn for alike share their calls. None is so long that most
+    of the jobs would wait for it; which obligations are tried beside it changes nothing about one."""
+    drawing = [task for task in work if task.level == 3]
+    most = max(1, -(-len(drawing) // (TASKS_A_JOB * jobs))) if jobs > 1 else max(1, len(drawing))
+    groups: dict[tuple[str, ...], list[Task]] = {}
+    for task in drawing:
+        contract, (identifier,) = task.component.contract(), task.obligations
+        groups.setdefault((task.component.name, *alike(contract, identifier, task.backend)), []).append(task)
+    return [task for task in work if task.level != 3] + [
+        replace(group[0], obligations=tuple(each.obligations[0] for each in group[start : start + most]))
+        for group in groups.values()
+        for start in range(0, len(group), most)
+    ]
 
 
 def unproved(task: Task, receipts: Sequence[Receipt], present: Present, *, here: bool = False) -> bool:
@@ -118,39 +143,51 @@ def seconds_of(task: Task, store: Store) -> float:
     known = store.seconds(task.component.name)
     contract = task.component.contract()
     asked = [(identifier, task.level, _by(contract, task, identifier)) for identifier, _ in task.speaks_for()]
+    if task.level == 3:
+        return sum(known.get(each, GUESSES[3]) for each in asked)
     return next((known[each] for each in asked if each in known), GUESSES[task.level])
 
 
-def prove(task: Task, components: Mapping[str, Component], seed: int = SEED) -> list[Receipt]:
-    """Runs one task; a proof speaks for several obligations and gives a receipt for each."""
+def prove(task: Task, components: Mapping[str, Component], seed: int = SEED) -> Iterator[Receipt | str]:
+    """Runs one task. Several obligations give a receipt each, or in one line why one could not be judged."""
     if lacks := task.lacks():
         raise ValueError(f"could not be judged: {lacks}")
-    present, started = _present(tuple(components.items())), time.perf_counter()
+    present = _present(tuple(components.items()))
+    for identifier, backend, found in _found(task, seed):
+        if isinstance(found, str):
+            yield f"{replace(task, obligations=(identifier,))}: {found}"
+            continue
+        facts = present.facts(task.component, identifier, backend, task.method, task.entry)
+        yield Receipt(
+            contract=task.component.name,
+            obligation=identifier,
+            backend=backend,
+            level=task.level,
+            method=task.method,
+            by=_by(task.component.contract(), task, identifier),
+            sources=dict(facts.sources),
+            dependencies=dict(facts.dependencies),
+            where=dict(facts.where),
+            **found,
+        )
+
+
+def _found(task: Task, seed: int) -> Iterator[tuple[str, str, dict[str, Any] | str]]:
+    """For each obligation and backend what a receipt says, or why there is none."""
+    if task.level == 3:
+        for identifier, drawn in tried_together(task.component, task.obligations, task.backend, seed):
+            yield identifier, task.backend, drawn if isinstance(drawn, str) else _tried(drawn) | {"seed": seed}
+        return
+    started = time.perf_counter()
     if task.level == 1:
         found = _types(task)
     elif task.level == 4:
         found = _proof(task)
     else:
-        found = _tried(task, seed)
+        found = _tried(tried(task.component, task.name, task.backend))
     found["seconds"] = round(time.perf_counter() - started, 3)
-    made = []
     for identifier, backend in task.speaks_for():
-        facts = present.facts(task.component, identifier, backend, task.method, task.entry)
-        made.append(
-            Receipt(
-                contract=task.component.name,
-                obligation=identifier,
-                backend=backend,
-                level=task.level,
-                method=task.method,
-                by=_by(task.component.contract(), task, identifier),
-                sources=dict(facts.sources),
-                dependencies=dict(facts.dependencies),
-                where=dict(facts.where),
-                **found,
-            )
-        )
-    return made
+        yield identifier, backend, found
 
 
 @cache
@@ -197,8 +234,7 @@ def _types(task: Task) -> dict[str, Any]:
     }
 
 
-def _tried(task: Task, seed: int) -> dict[str, Any]:
-    found = tried(task.component, task.obligation, task.backend, task.level, seed)
+def _tried(found: Tried) -> dict[str, Any]:
     return {
         "holds": found.holds,
         "cases": found.cases,
@@ -208,7 +244,7 @@ def _tried(task: Task, seed: int) -> dict[str, Any]:
         "planted": found.planted,
         "detail": _short(found.detail),
         "result": found.result,
-        "seed": seed if task.level == 3 else 0,
+        "seconds": found.seconds,
     }
 
 
@@ -236,9 +272,12 @@ def _proof(task: Task) -> dict[str, Any]:
     }
 
 
-def attempt(task: Task, components: Mapping[str, Component], seed: int = SEED) -> list[Receipt] | str:
-    """The receipts of a task, or in one line why it could not be judged."""
+def attempt(task: Task, components: Mapping[str, Component], seed: int = SEED) -> list[Receipt | str]:
+    """The receipts of a task; a line of text for each thing that could not be judged."""
+    made = list[Receipt | str]()
     try:
-        return prove(task, components, seed)
+        for each in prove(task, components, seed):
+            made.append(each)
     except (ValueError, RuntimeError, ImportError, UnjudgedError) as error:
-        return f"{task}: {' '.join(str(error).split())}"
+        made.append(f"{task}: {' '.join(str(error).split())}")
+    return made

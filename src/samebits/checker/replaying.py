@@ -18,7 +18,7 @@ from samebits.contracts.registry import Component
 
 REPRODUCED: Final = "reproduced"
 UNJUDGED: Final = "could not be judged"
-Runner = Callable[[Task, Mapping[str, Component], int], "list[Receipt] | str"]
+Runner = Callable[[Task, Mapping[str, Component], int], "list[Receipt | str]"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,19 +56,18 @@ def candidates(components: Mapping[str, Component], found: Iterable[Compared]) -
         if each.counts and receipt.contract in components and _comparable(receipt):
             task = _task(components[receipt.contract], receipt)
             if task is not None and not task.lacks():
-                name = (receipt.contract, task.level, task.backend, task.proof or task.obligation)
+                name = (receipt.contract, task.level, task.backend, task.name)
                 known[name] = task
                 by_task.setdefault((*name, receipt.machine, receipt.seed), []).append(receipt)
     return [Candidate(task=known[key[:4]], receipts=tuple(by_task[key])) for key in sorted(by_task)]
 
 
 def _comparable(receipt: Receipt) -> bool:
-    """Whether a run here must give the same result: kernels have the same bits anywhere, but Hypothesis draws other
-    cases by another version, and a prover of another version may word its queries differently."""
-    here = where(receipt.backend, receipt.method)
-    if receipt.method == "draws":
-        return receipt.where.get("hypothesis") == here["hypothesis"]
-    return receipt.method in (*RUNNING, "types") or receipt.where == here
+    """Whether a run here must give the same result: kernels and draws have the same bits anywhere, but a prover of
+    another version may word its queries differently."""
+    if receipt.method in (*RUNNING, "types"):
+        return True
+    return receipt.where == where(receipt.backend, receipt.method)
 
 
 def _task(component: Component, receipt: Receipt) -> Task | None:
@@ -109,11 +108,12 @@ def replay(
             yield Replay(receipt=receipt, verdict=verdict, detail=detail, seconds=round(took, 3))
 
 
-def judged(receipt: Receipt, again: list[Receipt] | str) -> tuple[str, str]:
+def judged(receipt: Receipt, again: Sequence[Receipt | str]) -> tuple[str, str]:
     """Whether a receipt is what a run here gives, and if not, what differs."""
-    if isinstance(again, str):
-        return UNJUDGED, again
-    spoken = [each for each in again if (each.obligation, each.backend) == (receipt.obligation, receipt.backend)]
+    made = [each for each in again if isinstance(each, Receipt)]
+    spoken = [each for each in made if (each.obligation, each.backend) == (receipt.obligation, receipt.backend)]
+    if not spoken and len(made) < len(again):
+        return UNJUDGED, "; ".join(each for each in again if isinstance(each, str))
     if not spoken:
         return FALSE, "a run here gives no receipt for it"
     differs = _difference(receipt, spoken[0])

@@ -126,8 +126,14 @@ class Recorder:
             raise TypeError(f"{self.function!r} returned {type(output).__name__}; one Tensor is needed")
         return output
 
-    def record(self, inputs: Inputs, arguments: Arguments) -> Call:
-        """A call that a predicate can judge."""
-        output = self.run({name: value.clone() for name, value in arguments.items()}, {})
+    def record(
+        self, inputs: Inputs, arguments: Arguments, kept: Callable[[Callable[[], Tensor]], Tensor] | None = None
+    ) -> Call:
+        """A call that a predicate can judge. `kept` makes the call, or remembers what it gave before."""
+
+        def run() -> Tensor:
+            return self.run({name: value.clone() for name, value in arguments.items()}, {})
+
+        output = run() if kept is None else kept(run)
         self.looks = 0
         return Call(_KEY, self, inputs, arguments, output)

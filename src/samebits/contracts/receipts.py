@@ -74,7 +74,7 @@ class Receipt:
     calls: int = 0
     """Calls of the subject on distinct cases."""
     classes: dict[str, int] = field(default_factory=dict)
-    """Cases by recipe."""
+    """Cases of which something was compared, by recipe."""
     planted: int = 0
     killed: dict[str, str] = field(default_factory=dict)
     """Mutant to the input that killed it."""

@@ -16,9 +16,11 @@ from samebits.numerics.probes import Encoding
 Arguments: TypeAlias = dict[str, Tensor]
 Function: TypeAlias = Callable[..., Tensor]
 Probe: TypeAlias = Callable[[np.ndarray], float]
-# (function, arguments, cotangent, backend) -> (words, "output" and gradients by argument's name), all or some of them,
-# each with the shape that the plain call gives it.
-Forms: TypeAlias = Callable[[Function, Arguments, Tensor, str], Iterator[tuple[str, dict[str, Tensor]]]]
+# Words, and what asks in this form: "output" and gradients by argument's name, all or some of them, each with the shape
+# that the plain call gives it.
+Form: TypeAlias = tuple[str, Callable[[], dict[str, Tensor]]]
+# (function, arguments, cotangent, backend) -> forms.
+Forms: TypeAlias = Callable[[Function, Arguments, Tensor, str], Iterator[Form]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from typing import Final
 
 EXTRAS: Final = {
-    "hypothesis": "contracts",
     "mypy": "contracts",
     "triton": "contracts",
     "z3": "contracts",

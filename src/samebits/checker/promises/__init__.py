@@ -9,7 +9,7 @@ orders.py    order: the order found by measurement"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from samebits.checker.cases import Case
@@ -22,13 +22,14 @@ from samebits.checker.promises.orders import order
 from samebits.checker.promises.rows import batch, chunk, padding
 from samebits.checker.promises.sums import micro
 
-Check: TypeAlias = Callable[[Setting, Sequence[Case]], Iterator[Compared]]
+# Cases come one by one: what is compared for one may decide whether there is another.
+Check: TypeAlias = Callable[[Setting, Iterable[Case]], Iterator[Compared]]
 
 
 def _case_by_case(check: Callable[[Setting, Case], Iterator[Compared]]) -> Check:
     """A check of one case, over all of them; what the function raises is tied to the case it raised on."""
 
-    def over_all(setting: Setting, cases: Sequence[Case]) -> Iterator[Compared]:
+    def over_all(setting: Setting, cases: Iterable[Case]) -> Iterator[Compared]:
         for case in cases:
             try:
                 yield from check(setting, case)

@@ -34,12 +34,10 @@ def forms(promise: str, rows_check: CaseCheck | None = None) -> CaseCheck:
 def _other_forms(promise: str, setting: Setting, case: Case) -> Iterator[Compared]:
     prepared, whole = begin(setting, case, everything(setting.spec))
     arguments, dy = prepared.arguments, prepared.cotangent
-    found = setting.spec.forms[promise](setting.function, arguments, dy, setting.backend)
-    while True:
+    asked = list(setting.spec.forms[promise](setting.function, arguments, dy, setting.backend))
+    for words, ask in some_ways(setting, case, asked):
         try:
-            words, results = next(found)
-        except StopIteration:
-            return
+            results = ask()
         except Exception as error:  # the function under judgement ran in there: what it raises is a finding
             raise CallError(f"raised {said(error)}") from error
         differs = difference({name: whole[name] for name in results}, results)

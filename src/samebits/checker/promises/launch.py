@@ -4,7 +4,7 @@ Each comparison covers the output and every gradient, bit for bit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -29,9 +29,9 @@ from samebits.records.report import UnjudgedError
 REPEATS = 4
 
 
-def repeat(setting: Setting, cases: Sequence[Case]) -> Iterator[Compared]:
+def repeat(setting: Setting, cases: Iterable[Case]) -> Iterator[Compared]:
     """Equal inputs give equal bits: again in this process, and in a fresh one."""
-    digests: list[str] = []
+    digests: dict[Case, str] = {}
     for case in cases:
         try:
             prepared, first = begin(setting, case, everything(setting.spec))
@@ -40,13 +40,13 @@ def repeat(setting: Setting, cases: Sequence[Case]) -> Iterator[Compared]:
                 yield Compared(case, f"run {again + 1} against run 1: {differs}" if differs else "")
         except CallError as reason:
             raise CaseError(case, reason) from reason
-        digests.append(fresh.digest(first))
+        digests[case] = fresh.digest(first)
     if not setting.importable:
         note = "this process only, another cannot import the function"
-        yield Compared(cases[-1], note=note)
+        yield from (Compared(case, note=note) for case in list(digests)[-1:])
         return
-    elsewhere = fresh.digests(setting, cases)
-    for case, here, there in zip(cases, digests, elsewhere, strict=True):
+    elsewhere = fresh.digests(setting, list(digests))
+    for (case, here), there in zip(digests.items(), elsewhere, strict=True):
         differs = f"digest {there[:12]} in a fresh process, {here[:12]} in this one" if here != there else ""
         yield Compared(case, differs)
 

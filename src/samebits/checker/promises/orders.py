@@ -4,7 +4,7 @@ Where a contract declares an order, it must be that one. Rows and terms are the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from samebits.checker.cases import Case
 from samebits.checker.driving import CallError, Setting
@@ -17,7 +17,7 @@ from samebits.numerics.reveal import Revelation
 from samebits.records.report import UnjudgedError
 
 
-def order(setting: Setting, cases: Sequence[Case]) -> Iterator[Compared]:
+def order(setting: Setting, cases: Iterable[Case]) -> Iterator[Compared]:
     """One order for all sizes, and the declared one where one is declared."""
     if setting.spec.probe is None:
         raise UnjudgedError(f"the output of {setting.spec.name} does not show its sum")

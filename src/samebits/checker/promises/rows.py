@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from samebits.checker.cases import Case, batch_sizes, chunk_cuts, pad, pad_rows, take
-from samebits.checker.driving import Results, Setting, begin, difference, drive, some_ways
+from samebits.checker.driving import Prepared, Results, Setting, begin, difference, drive, everything, some_ways
 from samebits.checker.outcome import Compared
 from samebits.contracts.spec import Arguments
 
@@ -92,7 +92,8 @@ def padding(setting: Setting, case: Case) -> Iterator[Compared]:
 
     Nor do zero rows on the right change a sum over rows: the chain has ended before them."""
     spec = setting.spec
-    prepared, whole = begin(setting, case, spec.row_arguments)
+    prepared, results = begin(setting, case, everything(spec))
+    whole = {name: value for name, value in results.items() if name not in spec.shared_arguments}
     arguments, dy, rows = prepared.arguments, prepared.cotangent, prepared.rows
     ways = list(itertools.product(BUCKETS, (POISON, 0.0), ("the left", "the right", "both sides")))
     for bucket, fill, side in some_ways(setting, case, ways):
@@ -105,14 +106,14 @@ def padding(setting: Setting, case: Case) -> Iterator[Compared]:
         words = f"{before + after} rows of {'NaN' if fill != fill else 'zero'} on {side}"
         yield Compared(case, f"{words}: {differs}" if differs else "")
     if spec.differentiable and case.recipe not in UNDERFLOWING_RECIPES:
-        yield from _padded_sums(setting, case, arguments, dy)
+        sums = {name: value for name, value in results.items() if name in spec.shared_arguments}
+        yield from _padded_sums(setting, case, prepared, sums)
 
 
-def _padded_sums(setting: Setting, case: Case, arguments: Arguments, dy: Tensor) -> Iterator[Compared]:
-    spec, rows = setting.spec, dy.shape[0]
-    if not set(spec.shared_arguments) - set(spec.without_gradient):
+def _padded_sums(setting: Setting, case: Case, prepared: Prepared, sums: Results) -> Iterator[Compared]:
+    spec, arguments, dy, rows = setting.spec, prepared.arguments, prepared.cotangent, prepared.rows
+    if not sums:
         return
-    sums = _sums(setting, arguments, dy)
     for bucket in some_ways(setting, case, BUCKETS):
         extra = bucket - rows % bucket
         found = _sums(setting, pad(spec, arguments, 0, extra, 0.0), pad_rows(dy, 0, extra, 0.0))

@@ -55,7 +55,7 @@ def prove(
     """Run what is stale, or --all, and write receipts. Example: [bold]samebits contract prove softmax[/bold]"""
     from samebits.checker.planning import check_words
     from samebits.checker.present import Present
-    from samebits.checker.proving import Task, seconds_of, tasks, unproved
+    from samebits.checker.proving import Task, seconds_of, tasks, together, unproved
 
     wanted = sorted(set(level or (1, 2, 3, 4)))
     if not set(wanted) <= {1, 2, 3, 4} or jobs < 1:
@@ -69,25 +69,22 @@ def prove(
     work, present = list[Task](), Present(known)
     for name, component in chosen(names, known).items():
         kept = store.read(name)
-        listed = [
-            task for task in tasks(component, wanted, backend) if not only or (task.proof or task.obligation) in only
-        ]
+        listed = [task for task in tasks(component, wanted, backend) if not only or task.name in only]
         # Unless a backend is asked for by name, what cannot run here is another machine's work.
         listed = [task for task in listed if backend is not None or not task.lacks()]
         work += [task for task in listed if everything or unproved(task, kept, present, here=here)]
     if only and not work and everything:
         raise ValueError(f"prove: nothing of {', '.join(only)} can be run at these levels")
     # The longest first, so that no process is left alone with one at the end.
-    work.sort(key=lambda task: -seconds_of(task, store))
+    work = sorted(together(work, jobs), key=lambda task: -seconds_of(task, store))
     errors: list[str] = []
     with progress("proving") as tell:
         for number, (task, done) in enumerate(_run(work, known, seed, jobs), 1):
             tell(f"{number} of {len(work)}: {task}")
-            if isinstance(done, str):
-                errors.append(done)
-                continue
-            store.write(done)
-            made += done
+            receipts_made = [each for each in done if isinstance(each, Receipt)]
+            errors += [each for each in done if isinstance(each, str)]
+            store.write(receipts_made)
+            made += receipts_made
     if as_json:
         keys = ("identity", "obligation", "level", "backend", "machine", "method", "holds", "detail", "seconds")
         shown = [{key: getattr(each, key) for key in keys} for each in made]
@@ -100,8 +97,8 @@ def prove(
 
 def _run(
     work: list[Any], known: dict[str, Component], seed: int, jobs: int
-) -> Iterator[tuple[Any, list[Receipt] | str]]:
-    """Each task with its receipts, or with why it could not be judged."""
+) -> Iterator[tuple[Any, list[Receipt | str]]]:
+    """Each task with its receipts, and with why something could not be judged."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
@@ -119,7 +116,7 @@ def _run(
             try:
                 yield running[future], future.result()
             except BrokenProcessPool as error:
-                yield running[future], f"{running[future]}: could not be judged: its process ended: {error}"
+                yield running[future], [f"{running[future]}: could not be judged: its process ended: {error}"]
 
 
 @app.command()

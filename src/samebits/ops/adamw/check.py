@@ -48,12 +48,16 @@ def _exact(arguments: Arguments, _: Tensor, __: Callable[[int], float]) -> Mappi
     # Each product has a rounded number and rounds at most twice; then the sum rounds.
     of_first = 4 * u * ((n.beta1 * m).abs() + (n.rest1 * g).abs()) + 2 * FLOAT32_TINY
     of_second = 5 * u * second + 4 * FLOAT32_TINY
+    # What is beyond float32 on the way there is infinite, though the result may be a number in float64.
+    largest = torch.finfo(torch.float32).max
+    of_second = of_second.where((g.square() <= largest) & (second + of_second <= largest), torch.inf)
     d = second.sqrt() * n.root + n.eps
     # sqrt(v + e) - sqrt(v) is at most sqrt(e), and e / (2 sqrt(v)) where v is not tiny.
     of_root = torch.minimum(of_second.sqrt(), of_second / second.sqrt()) + u * second.sqrt()
     of_d = n.root * (of_root + 2 * u * second.sqrt()) + u * n.eps + u * d
     quotient = first / d
     of_quotient = 1.01 * ((of_first + first.abs() * of_d / d) / d + u * quotient.abs())
+    of_quotient = of_quotient.where(quotient.abs() + of_quotient <= largest, torch.inf)
     step_size = -n.minus_step_size
     of_updated = step_size * (of_quotient + 2 * u * quotient.abs()) + 2 * u * (p * n.decay).abs() + u * updated.abs()
     dtype = arguments["param"].dtype

@@ -98,25 +98,37 @@ def hundred_steps(call: Call, tolerance: Tolerance) -> str:
     weight, rows = _clamped(call.arguments["param"], 1e9), _clamped(call.arguments["grad"], 1e9)
     zero = torch.zeros_like(weight)
     found = {"param": weight, "exp_avg": zero, "exp_avg_sq": zero}
-    p, m, v, size, allowed = weight.double(), zero.double(), zero.double(), zero.double(), zero.double()
-    for step in range(1, STEPS + 1):
-        grad = rows.roll(step, 0)
+    grads = [rows.roll(step, 0) for step in range(1, STEPS + 1)]
+    for step, grad in enumerate(grads, 1):
         updated = _parts(call.again({"step": step}, grad=grad, **found))
         found = {"param": updated[0], "exp_avg": updated[1], "exp_avg_sq": updated[2]}
-        g = grad.double()
-        m, v, size = (
-            BETA1 * m + (1 - BETA1) * g,
-            BETA2 * v + (1 - BETA2) * g * g,
-            BETA1 * size + (1 - BETA1) * g.abs(),
-        )
-        d = (v / (1 - BETA2**step)).sqrt() + EPSILON
-        correction = 1 - BETA1**step
-        p = p * (1 - RATE * DECAY) - RATE * m / correction / d
-        # The share of the quotient that may be wrong: roundings, and squares and moments that underflow.
-        lost = 8 * (step + 1) * FLOAT32_ROUNDOFF + math.sqrt(4 * step * FLOAT32_TINY) / d
-        each = RATE * (size / correction * lost + 4 * step * FLOAT32_TINY / correction) / d
-        allowed = allowed + 2 * FLOAT32_ROUNDOFF * p.abs() + each + 2 * FLOAT32_TINY
+    p, allowed = _hundred_steps64(weight.double(), torch.stack(grads).double())
     return difference(found["param"], p, tolerance, allowed=1.01 * allowed, words=f"after {STEPS} steps")
+
+
+def _hundred_steps64(p: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
+    """The weight after all steps, and how far from it it may be; the steps before the last axes."""
+    steps = torch.arange(1, STEPS + 1, dtype=torch.float64, device=p.device).reshape(-1, *[1] * p.dim())
+    m, v, size = _decaying(grads, BETA1), _decaying(grads * grads, BETA2), _decaying(grads.abs(), BETA1)
+    d = (v / (1 - BETA2**steps)).sqrt() + EPSILON
+    correction = 1 - BETA1**steps
+    # The share of the quotient that may be wrong: roundings, and squares and moments that underflow.
+    lost = 8 * (steps + 1) * FLOAT32_ROUNDOFF + (4 * steps * FLOAT32_TINY).sqrt() / d
+    each = RATE * (size / correction * lost + 4 * steps * FLOAT32_TINY / correction) / d
+    weights = list[Tensor]()
+    for quotient in RATE * m / correction / d:
+        p = p * (1 - RATE * DECAY) - quotient
+        weights.append(p)
+    return p, (2 * FLOAT32_ROUNDOFF * torch.stack(weights).abs() + each + 2 * FLOAT32_TINY).sum(0)
+
+
+def _decaying(terms: Tensor, beta: float) -> Tensor:
+    """The moving average after each step."""
+    average, found = torch.zeros_like(terms[0]), list[Tensor]()
+    for term in (1 - beta) * terms:
+        average = beta * average + term
+        found.append(average)
+    return torch.stack(found)
 
 
 def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from samebits.contracts.spec import Arguments, Bounded, Function, OperatorSpec
+from samebits.contracts.spec import Arguments, Bounded, Form, Forms, Function, OperatorSpec
 from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.recipes import make
 from samebits.ops.attention import DenseCache, PagedCache, attention
@@ -88,46 +88,54 @@ def _run(
     return {name: torch.stack([value[n, place] for n, place in enumerate(places)]) for name, value in results.items()}
 
 
-def _padding(function: Function, arguments: Arguments, dy: Tensor, backend: str) -> Iterator[tuple[str, Results]]:
+def _padding(function: Function, arguments: Arguments, dy: Tensor, backend: str) -> Iterator[Form]:
     """Left padded, right padded and packed, each in a batch with a stranger of another length; padding is NaN."""
     batch, tokens = dy.shape[:2]
     stranger, total = max(1, tokens // 2), tokens + PADDING_TOKENS
-    lengths = torch.tensor([tokens] * batch + [stranger], device=dy.device)
-    for side in ("left", "right"):
+    others = _strangers({**arguments, "dy": dy}, stranger)
+
+    def padded(side: str) -> Results:
+        lengths = torch.tensor([tokens] * batch + [stranger], device=dy.device)
         places = [slice(total - n, total) if side == "left" else slice(0, n) for n in lengths.tolist()]
 
-        def spread(value: Tensor, other: Tensor, fill: float, places: list[slice] = places) -> Tensor:
+        def spread(value: Tensor, other: Tensor, fill: float) -> Tensor:
             rows = value.new_full((batch + 1, total, *value.shape[2:]), fill)
             for n, place in enumerate(places):
                 rows[n, place] = value[n] if n < batch else other[0]
             return rows
 
-        others = _strangers({**arguments, "dy": dy}, stranger)
         given = {name: spread(value, others[name], torch.nan) for name, value in arguments.items()}
         padded_dy = spread(dy, others["dy"], 0.0)
-        found = _run(function, given, padded_dy, places[:batch], False, lengths=lengths, padding=side)
-        yield f"{total - tokens} tokens of NaN on the {side}", found
-    others = _strangers({**arguments, "dy": dy}, stranger)
-    packed = {
-        name: torch.cat([others[name][0], value.flatten(0, 1)]) for name, value in {**arguments, "dy": dy}.items()
-    }
-    edges = [0, *(stranger + n * tokens for n in range(batch + 1))]
-    places = [slice(left, right) for left, right in pairwise(edges[1:])]
-    packed_dy = packed.pop("dy")
-    found = _run(function, packed, packed_dy, places, True, cu_seqlens=torch.tensor(edges, device=dy.device))
-    yield f"packed after a sequence of {stranger}", found
+        return _run(function, given, padded_dy, places[:batch], False, lengths=lengths, padding=side)
+
+    def packed() -> Results:
+        joined = {
+            name: torch.cat([others[name][0], value.flatten(0, 1)]) for name, value in {**arguments, "dy": dy}.items()
+        }
+        edges = [0, *(stranger + n * tokens for n in range(batch + 1))]
+        places = [slice(left, right) for left, right in pairwise(edges[1:])]
+        packed_dy = joined.pop("dy")
+        return _run(function, joined, packed_dy, places, True, cu_seqlens=torch.tensor(edges, device=dy.device))
+
+    for side in ("left", "right"):
+        yield f"{total - tokens} tokens of NaN on the {side}", partial(padded, side)
+    yield f"packed after a sequence of {stranger}", packed
 
 
-def _chunk(function: Function, arguments: Arguments, dy: Tensor, backend: str) -> Iterator[tuple[str, Results]]:
+def _chunk(function: Function, arguments: Arguments, dy: Tensor, backend: str) -> Iterator[Form]:
     """A prompt prefilled in chunks against keys that grow."""
     q, k, v = arguments.values()
     tokens = q.shape[1]
-    for length in (size for size in CHUNKS if size < tokens):
+
+    def chunked(length: int) -> Results:
         stops = [*range(length, tokens, length), tokens]
         starts = [0, *stops[:-1]]
         with torch.no_grad():
             parts = [function(q[:, i:j], k[:, :j], v[:, :j]) for i, j in zip(starts, stops, strict=True)]
-        yield f"chunks of {length} tokens", {"output": torch.cat(parts, 1)}
+        return {"output": torch.cat(parts, 1)}
+
+    for length in (size for size in CHUNKS if size < tokens):
+        yield f"chunks of {length} tokens", partial(chunked, length)
 
 
 def _decode(function: Function, arguments: Arguments, cache: DenseCache | PagedCache, first: int) -> list[Tensor]:
@@ -139,52 +147,62 @@ def _decode(function: Function, arguments: Arguments, cache: DenseCache | PagedC
         ]
 
 
-def _cache(function: Function, arguments: Arguments, dy: Tensor, backend: str) -> Iterator[tuple[str, Results]]:
+def _cache(function: Function, arguments: Arguments, dy: Tensor, backend: str) -> Iterator[Form]:
     """Decode token by token from a dense cache, from pages, after a prefill, and after a prefix in shared pages."""
     k = arguments["k"]
     batch, tokens, key_heads, head = k.shape
-    dense = DenseCache.empty(batch, tokens + 5, key_heads, head, dtype=k.dtype, device=k.device)
-    yield "token by token with a dense cache", {"output": torch.cat(_decode(function, arguments, dense, 0), 1)}
+
+    def from_dense() -> Results:
+        dense = DenseCache.empty(batch, tokens + 5, key_heads, head, dtype=k.dtype, device=k.device)
+        return {"output": torch.cat(_decode(function, arguments, dense, 0), 1)}
+
+    yield "token by token with a dense cache", from_dense
     for size in PAGE_SIZES:
-        count = -(-tokens // size)
-        # Pages in no order, so that nothing lies beside what it follows.
-        tables = [[(7 * (n * count + i) + 3) % (batch * count) for i in range(count)] for n in range(batch)]
-        if len({page for table in tables for page in table}) < batch * count:
-            tables = [[batch * count - 1 - n * count - i for i in range(count)] for n in range(batch)]
-        paged = PagedCache.empty(
-            tables, key_heads, head, pages=batch * count, page_size=size, dtype=k.dtype, device=k.device
-        )
         prefix = min(size, tokens)
-        with torch.no_grad():
-            start = function(*(value[:, :prefix] for value in arguments.values()), cache=paged)
-        outputs = [start, *_decode(function, arguments, paged, prefix)]
-        yield f"{prefix} tokens at once, then token by token with pages of {size}", {"output": torch.cat(outputs, 1)}
-        yield from _shared(function, arguments, size, prefix, start)
+        words = f"{prefix} tokens at once, then token by token with pages of {size}"
+        yield words, partial(_paged, function, arguments, size, prefix)
+        if size < tokens:
+            for copy in range(2):
+                shared = partial(_shared, function, arguments, size, copy)
+                yield f"copy {copy} of two that share a page of {size}", shared
 
 
-def _shared(
-    function: Function, arguments: Arguments, size: int, prefix: int, start: Tensor
-) -> Iterator[tuple[str, Results]]:
-    """Every sequence twice, its first page shared by both."""
+def _pages(k: Tensor, tables: list[list[int]], pages: int, size: int) -> PagedCache:
+    return PagedCache.empty(tables, k.shape[2], k.shape[3], pages=pages, page_size=size, dtype=k.dtype, device=k.device)
+
+
+def _prefilled(function: Function, arguments: Arguments, cache: PagedCache, prefix: int) -> Tensor:
+    with torch.no_grad():
+        return function(*(value[:, :prefix] for value in arguments.values()), cache=cache)
+
+
+def _paged(function: Function, arguments: Arguments, size: int, prefix: int) -> Results:
+    batch, tokens = arguments["k"].shape[:2]
+    count = -(-tokens // size)
+    # Pages in no order, so that nothing lies beside what it follows.
+    tables = [[(7 * (n * count + i) + 3) % (batch * count) for i in range(count)] for n in range(batch)]
+    if len({page for table in tables for page in table}) < batch * count:
+        tables = [[batch * count - 1 - n * count - i for i in range(count)] for n in range(batch)]
+    paged = _pages(arguments["k"], tables, batch * count, size)
+    start = _prefilled(function, arguments, paged, prefix)
+    return {"output": torch.cat([start, *_decode(function, arguments, paged, prefix)], 1)}
+
+
+def _shared(function: Function, arguments: Arguments, size: int, copy: int) -> Results:
+    """Every sequence twice, its first page shared by both; one of the two."""
     k = arguments["k"]
-    batch, tokens, key_heads, head = k.shape
-    if prefix < size or tokens == prefix:
-        return
+    batch, tokens = k.shape[:2]
     own = -(-(tokens - size) // size)
     tables = [
-        [n, *(batch + (copy * batch + n) * own + i for i in range(own))] for copy in range(2) for n in range(batch)
+        [n, *(batch + (twin * batch + n) * own + i for i in range(own))] for twin in range(2) for n in range(batch)
     ]
-    pages = batch + 2 * batch * own
-    writer = PagedCache.empty(
-        [[n] for n in range(batch)], key_heads, head, pages=pages, page_size=size, dtype=k.dtype, device=k.device
-    )
+    writer = _pages(k, [[n] for n in range(batch)], batch + 2 * batch * own, size)
     writer.append(k[:, :size], arguments["v"][:, :size])
     reader = PagedCache(writer.k, writer.v, tables, [size] * len(tables))
     twice = {name: torch.cat([value, value]) for name, value in arguments.items()}
     decoded = torch.cat(_decode(function, twice, reader, size), 1)
-    for copy in range(2):
-        output = torch.cat([start, decoded[copy * batch : (copy + 1) * batch]], 1)
-        yield f"copy {copy} of two that share a page of {size}", {"output": output}
+    start = _prefilled(function, arguments, _pages(k, [[n] for n in range(batch)], batch, size), size)
+    return {"output": torch.cat([start, decoded[copy * batch : (copy + 1) * batch]], 1)}
 
 
 def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
@@ -219,9 +237,7 @@ def _exact_bytes(arguments: Arguments, dy: Tensor, error: Callable[[int], float]
     return {"output": Bounded(exact=exact_bytes, allowed=torch.zeros_like(exact_bytes))}
 
 
-def _spec(
-    name: str, forms: Mapping[str, Callable[..., Iterator[tuple[str, Results]]]], options: Options
-) -> OperatorSpec:
+def _spec(name: str, forms: Mapping[str, Forms], options: Options) -> OperatorSpec:
     return OperatorSpec(
         name=name,
         row_arguments=("q", "k", "v"),

@@ -159,8 +159,8 @@ def _form(spec: str, promise: str, call: Call) -> str:
     def function(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
         return call.again(options, q=q, k=k, v=v)
 
-    for words, results in SPECS[spec].forms[promise](function, call.arguments, call.output, call.backend):
-        wrong = _differs({"output": call.output}, results, words)
+    for words, ask in SPECS[spec].forms[promise](function, call.arguments, call.output, call.backend):
+        wrong = _differs({"output": call.output}, ask(), words)
         if wrong:
             return wrong
     return ""

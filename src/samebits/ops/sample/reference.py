@@ -22,64 +22,63 @@ BEYOND_ONE = 0x3F800001
 NO_TOKEN = -1
 
 
-def lanes_sum(terms_V: np.ndarray) -> np.float32:
-    """The sum of non-negative terms: term v to lane v mod 256, lanes folded by halves."""
-    padded = np.zeros(-(-terms_V.size // LANES) * LANES, np.float32)
-    padded[: terms_V.size] = terms_V
-    lanes_L = np.zeros(LANES, np.float32)
-    for block_L in padded.reshape(-1, LANES):
-        lanes_L = lanes_L + block_L
-    while lanes_L.size > 1:
-        half = lanes_L.size // 2
-        lanes_L = lanes_L[:half] + lanes_L[half:]
-    return np.float32(lanes_L[0])
+def lanes_sum(terms_MV: np.ndarray) -> np.ndarray:
+    """Each row's sum of non-negative terms: term v to lane v mod 256, lanes folded by halves."""
+    rows, terms = terms_MV.shape
+    padded = np.zeros((rows, -(-terms // LANES) * LANES), np.float32)
+    padded[:, :terms] = terms_MV
+    lanes_ML = np.zeros((rows, LANES), np.float32)
+    for start in range(0, padded.shape[1], LANES):
+        lanes_ML = lanes_ML + padded[:, start : start + LANES]
+    while lanes_ML.shape[1] > 1:
+        half = lanes_ML.shape[1] // 2
+        lanes_ML = lanes_ML[:, :half] + lanes_ML[:, half:]
+    return lanes_ML[:, 0]
 
 
-def nucleus(e_V: np.ndarray, top_p: np.float32) -> np.float32:
-    """The largest t for which the lanes sum of {e >= t} reaches top_p of the whole."""
-    target = top_p * lanes_sum(e_V)
-    reached, missed = 0, BEYOND_ONE
-    while missed - reached > 1:
-        middle = (reached + missed) // 2
-        t = np.array([middle], np.uint32).view(np.float32)[0]
-        if lanes_sum(np.where(e_V >= t, e_V, np.float32(0))) >= target:
-            reached = middle
-        else:
-            missed = middle
-    return np.array([reached], np.uint32).view(np.float32)[0]  # type: ignore[no-any-return]
+def nucleus(e_MV: np.ndarray, top_p_M: np.ndarray) -> np.ndarray:
+    """For each row the largest t for which the lanes sum of {e >= t} reaches top_p of the whole."""
+    target_M = top_p_M * lanes_sum(e_MV)
+    reached_M = np.zeros(len(e_MV), np.uint32)
+    missed_M = np.full(len(e_MV), BEYOND_ONE, np.uint32)
+    while (missed_M - reached_M > 1).any():
+        middle_M = (reached_M + missed_M) // 2
+        t_M = middle_M.view(np.float32)
+        enough_M = lanes_sum(np.where(e_MV >= t_M[:, None], e_MV, np.float32(0))) >= target_M
+        reached_M, missed_M = np.where(enough_M, middle_M, reached_M), np.where(enough_M, missed_M, middle_M)
+    return reached_M.view(np.float32)
 
 
-def gumbel(vocabulary: int, request: int, position: int, seed: int) -> np.ndarray:
+def gumbel(vocabulary: int, requests_M: np.ndarray, positions_M: np.ndarray, seed: int) -> np.ndarray:
     """-log(-log(u)) for every token: word v mod 4 of the counter (v / 4, position, request's low and high half)."""
-    block = np.arange((vocabulary + 3) // 4, dtype=np.uint32)
-    words = (position, request & 0xFFFFFFFF, (request >> 32) & 0xFFFFFFFF)
-    counter = np.stack([block, *(np.full_like(block, word) for word in words)], axis=1)
+    rows, blocks = len(requests_M), (vocabulary + 3) // 4
+    request_M = requests_M.astype(np.uint64)
+    halves = (
+        positions_M.astype(np.uint32),
+        request_M.astype(np.uint32),
+        (request_M >> np.uint64(32)).astype(np.uint32),
+    )
+    block = np.tile(np.arange(blocks, dtype=np.uint32), rows)
+    counter = np.stack([block, *(np.repeat(words_M, blocks) for words_M in halves)], axis=1)
     key = np.array([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], np.uint32)
-    drawn_V = philox_blocks(counter, key).reshape(-1)[:vocabulary]
-    u_V = (drawn_V >> np.uint32(9)).astype(np.float32) * np.float32(2.0**-23) + np.float32(2.0**-24)
-    return -evaluate("log", -evaluate("log", u_V))
+    drawn_MV = philox_blocks(counter, key).reshape(rows, -1)[:, :vocabulary]
+    u_MV = (drawn_MV >> np.uint32(9)).astype(np.float32) * np.float32(2.0**-23) + np.float32(2.0**-24)
+    return -evaluate("log", -evaluate("log", u_MV))
 
 
-def draw(
-    x_V: np.ndarray, request: int, position: int, temperature: np.float32, top_k: int, top_p: np.float32, seed: int
-) -> int:
-    """The token of one row."""
-    z_V = x_V if temperature == 0 else x_V * (np.float32(1) / temperature)
-    if np.isnan(z_V).any() or not np.isfinite(z_V.max()):
-        return NO_TOKEN
-    if temperature == 0:
-        return int(np.argmax(z_V))
-    kept_V = z_V > -np.inf
-    if 0 < top_k < z_V.size:
-        kept_V &= z_V >= np.sort(z_V)[-top_k]
-    if top_p < 1:
-        e_V = np.where(kept_V, evaluate("exp", z_V - z_V.max()), np.float32(0))
-        kept_V &= e_V >= nucleus(e_V, top_p)
-    score_V = z_V + gumbel(z_V.size, request, position, seed)
-    return int(np.argmax(np.where(kept_V, score_V, np.float32(-np.inf))))
+def kept(z_MV: np.ndarray, top_k_M: np.ndarray, top_p_M: np.ndarray) -> np.ndarray:
+    """Which scores of each row may be drawn. The rows are finite but for -inf, and something is larger than that."""
+    vocabulary = z_MV.shape[1]
+    kept_MV = z_MV > -np.inf
+    for row in np.flatnonzero((top_k_M > 0) & (top_k_M < vocabulary)):
+        kept_MV[row] &= z_MV[row] >= np.sort(z_MV[row])[-top_k_M[row]]
+    some = np.flatnonzero(top_p_M < 1)
+    e_MV = np.where(kept_MV[some], evaluate("exp", z_MV[some] - z_MV[some].max(1, keepdims=True)), np.float32(0))
+    kept_MV[some] &= e_MV >= nucleus(e_MV, top_p_M[some])[:, None]
+    return kept_MV
 
 
-@np.errstate(invalid="ignore", over="ignore")
+@np.errstate(invalid="ignore", over="ignore", divide="ignore")
 def forward(
     logits_MV: Tensor,
     requests_M: Tensor,
@@ -90,15 +89,20 @@ def forward(
     seeds_M: Tensor,
 ) -> Tensor:
     """One token a row."""
-    rows = zip(
-        logits_MV.detach().float().cpu().numpy(),
-        requests_M.tolist(),
-        positions_M.tolist(),
-        temperature_M.cpu().numpy(),
-        top_k_M.tolist(),
-        top_p_M.cpu().numpy(),
-        seeds_M.tolist(),
-        strict=True,
+    x_MV = logits_MV.detach().float().cpu().numpy()
+    who_M, where_M, heat_M, k_M, p_M, seed_M = (
+        each.cpu().numpy() for each in (requests_M, positions_M, temperature_M, top_k_M, top_p_M, seeds_M)
     )
-    tokens = [draw(*row) for row in rows]
-    return torch.tensor(tokens, dtype=torch.int64, device=logits_MV.device)
+    greedy_M = heat_M == 0
+    z_MV = np.where(greedy_M[:, None], x_MV, x_MV * (np.float32(1) / heat_M)[:, None])
+    drawable_M = ~np.isnan(z_MV).any(1) & np.isfinite(z_MV.max(1, initial=-np.inf))
+    tokens_M = np.where(drawable_M, z_MV.argmax(1), NO_TOKEN)
+    drawn = np.flatnonzero(drawable_M & ~greedy_M)
+    if len(drawn):
+        score_MV = z_MV[drawn]
+        for seed in np.unique(seed_M[drawn]):
+            rows = seed_M[drawn] == seed
+            score_MV[rows] += gumbel(z_MV.shape[1], who_M[drawn][rows], where_M[drawn][rows], int(seed))
+        kept_MV = kept(z_MV[drawn], k_M[drawn], p_M[drawn])
+        tokens_M[drawn] = np.where(kept_MV, score_MV, np.float32(-np.inf)).argmax(1)
+    return torch.from_numpy(tokens_M.astype(np.int64)).to(logits_MV.device)
