@@ -154,13 +154,20 @@ class Test:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofEntry:
-    """A function without arguments that proves the obligations for a bound, in one of the kinds of proof."""
+    """What proves the obligations for a bound, in one of the kinds of proof."""
 
     obligations: list[str]
     kind: str
     backends: list[str]
     """Whose code it is about; it says nothing about another's."""
-    object: str
+    object: str = ""
+    """A function without arguments that returns the proof, or the finite sets to enumerate. Left out where the kind
+    alone says how: the checker derives the proof from what the component declares."""
+
+    @property
+    def by(self) -> str:
+        """What carries it out, as a receipt names it."""
+        return self.object or self.kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
