@@ -192,7 +192,9 @@ def test_a_derived_proof_names_no_object(tmp_path: Path) -> None:
     path.write_text(derived.replace(', object: "samebits.proofs:every"', ""))
     assert load_contract(path).proofs["TO-PR1"].by == "dag"
     path.write_text(derived)
-    with pytest.raises(ContractError, match=r"a proof of kind dag is derived from triton_cases\.py; it names no object"):
+    with pytest.raises(
+        ContractError, match=r"a proof of kind dag is derived from triton_cases\.py; it names no object"
+    ):
         load_contract(path)
 
 

@@ -1,19 +1,22 @@
-"""How an operator becomes torch's: schema, implementation on every device, fake, gradient, in one call.
+"""How an operator becomes torch's: schema, implementation on every device, fake, gradient, cuts, in one call.
 
 Knows no operator. `Library.define` and `impl` instead of `custom_op`: half the cost of a call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from samebits.ops.cuts import Cuts
+
 _PLAIN = (Tensor, nn.Parameter)
 _library: Any = torch.library.Library("samebits", "FRAGMENT")  # type: ignore[no-untyped-call]
 _runs: dict[str, Callable[..., Any]] = {}
+_cuts: dict[str, Cuts] = {}
 
 
 def register(
@@ -23,8 +26,11 @@ def register(
     fake: Callable[..., Any],
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
+    cuts: Cuts | None = None,
 ) -> None:
-    """Make `torch.ops.samebits.<name>` from a schema like "name(Tensor x, str backend) -> Tensor"."""
+    """Make `torch.ops.samebits.<name>` from a schema like "name(Tensor x, str backend) -> Tensor".
+
+    `cuts` says how ranks may share its tensors; without it no rank may."""
     name = schema.split("(")[0]
     _library.define(schema)
     _runs[name] = run
@@ -33,6 +39,13 @@ def register(
     torch.library.register_fake(f"samebits::{name}", fake)
     if backward is not None:
         torch.library.register_autograd(f"samebits::{name}", backward, setup_context=setup_context)
+    if cuts is not None:
+        _cuts[name] = cuts
+
+
+def registered_cuts() -> Mapping[str, Cuts]:
+    """By operator, how its tensors may be cut; one that is not here may not be."""
+    return _cuts
 
 
 def call(name: str, *arguments: Any) -> Any:

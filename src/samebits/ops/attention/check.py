@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -220,7 +221,7 @@ def _exact_bytes(arguments: Arguments, dy: Tensor, error: Callable[[int], float]
 
 
 def _spec(
-    name: str, forms: Mapping[str, Callable[..., Iterator[tuple[str, Results]]]], options: Options
+    name: str, forms: Mapping[str, Callable[..., Iterator[tuple[str, Results]]]], options: Options, **more: Any
 ) -> OperatorSpec:
     return OperatorSpec(
         name=name,
@@ -231,13 +232,14 @@ def _spec(
         exact=partial(exact, options),
         launches=launches,
         forms=forms,
+        **more,
     )
 
 
 _FORMS = {"padding": _padding, "chunk": _chunk, "cache": _cache}
 SPECS = {
-    "attention": _spec("attention", _FORMS, Options()),
-    "full": _spec("full", {"padding": _padding}, FULL),
+    "attention": _spec("attention", _FORMS, Options(), aliases=("sdpa",)),
+    "full": _spec("full", {"padding": _padding}, FULL, implied={"causal": False, "is_causal": False}),
     "windowed": _spec("windowed", _FORMS, WINDOWED),
     "capped": _spec("capped", _FORMS, CAPPED),
     "held_bytes": OperatorSpec(

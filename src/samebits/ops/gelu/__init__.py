@@ -14,6 +14,7 @@ from torch import Tensor
 from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
+from samebits.ops.cuts import by_element
 from samebits.ops.registering import call, contiguous_like, register
 
 APPROXIMATIONS = ("none", "tanh")
@@ -71,9 +72,11 @@ register(
     fake=_gelu_fake,
     setup_context=_setup_context,
     backward=_backward,
+    cuts=by_element(1, "x"),
 )
 register(
     "gelu_backward(Tensor dy, Tensor x, bool by_tanh, str backend) -> Tensor",
     run=_gelu_backward,
     fake=_gelu_backward_fake,
+    cuts=by_element(1, "dy", "x"),
 )

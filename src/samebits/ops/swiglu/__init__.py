@@ -13,6 +13,7 @@ from torch import Tensor
 from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
+from samebits.ops.cuts import by_element
 from samebits.ops.registering import call, contiguous_like, register
 
 
@@ -68,9 +69,11 @@ register(
     fake=_swiglu_fake,
     setup_context=_setup_context,
     backward=_backward,
+    cuts=by_element(1, "gate", "up"),
 )
 register(
     "swiglu_backward(Tensor dy, Tensor gate, Tensor up, str backend) -> (Tensor, Tensor)",
     run=_swiglu_backward,
     fake=_swiglu_backward_fake,
+    cuts=by_element(2, "dy", "gate", "up"),
 )
