@@ -194,12 +194,16 @@ class _Checker:
 
     def _obligation(self, identifier: str, obligation: Obligation) -> None:
         place = self._place("obligations", identifier)
+        if not obligation.subject:
+            raise place.fail(f"key 'subject' is missing; expected one of {', '.join(self.contract.subjects)}")
         self._refer("subjects", obligation.subject, place)
         self._refer("domains", obligation.domain, place)
         for mutant in obligation.mutants:
             self._refer("mutants", mutant, place)
             if self.contract.mutants[mutant].of != obligation.subject:
                 raise place.fail(f"{mutant} is planted in {self.contract.mutants[mutant].of}, not {obligation.subject}")
+        if not obligation.tests:
+            raise place.fail("no test names it; expected at least one")
         for test in obligation.tests:
             self._refer("tests", test, place)
             if self.contract.tests[test].obligation != identifier:

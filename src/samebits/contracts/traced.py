@@ -98,6 +98,21 @@ def over_elements(words: str, call: Call, results: int, launches: Launches, **op
     return Case(words=words, call=call, batches=ELEMENTS, rows=lambda n: results * n, launches=launches, **options)
 
 
+def element_cases(name: str, kernel: Any, launches: Launches, *tensors: str) -> tuple[Case, Case]:
+    """`forward(tensors)` and `backward(dy, tensors)` of a kernel module that computes every element alone."""
+
+    def forward(memory: Memory, dtype: torch.dtype, n: int) -> Outputs:
+        return {"y": result(kernel.forward(*by_rows(memory, dtype, **dict.fromkeys(tensors, (n,)))))}
+
+    def backward(memory: Memory, dtype: torch.dtype, n: int) -> Outputs:
+        found = kernel.backward(*by_rows(memory, dtype, **dict.fromkeys(("dy", *tensors), (n,))))
+        gradients = (found,) if isinstance(found, Tensor) else found
+        return {f"d{each}": result(gradient) for each, gradient in zip(tensors, gradients, strict=True)}
+
+    behind = over_elements("its gradients", backward, len(tensors), launches)
+    return over_elements(name, forward, 1, launches), behind
+
+
 def over_cuts(words: str, call: Call, results: int, launches: Launches, batches: Sequence[Any], **options: Any) -> Case:
     """Sums over all rows, taken at once or resumed at the cuts of a batch: each result is one row."""
     options.setdefault("faults", WITHOUT_ROWS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from samebits.contracts.traced import Call, Memory, Outputs, TracedKernels, by_rows, checked, over_elements, result
+from samebits.ops.elementwise import element_launches
 from samebits.ops.gelu import triton_kernel
-from samebits.ops.gelu.check import launches
 
 
 def _both(by_tanh: bool) -> Call:
@@ -19,8 +19,8 @@ def _both(by_tanh: bool) -> Call:
 
 KERNELS = TracedKernels(
     cases=(
-        over_elements("gelu and its gradient by the error function", _both(False), 2, checked(launches)),
-        over_elements("by tanh", _both(True), 2, checked(launches)),
+        over_elements("gelu and its gradient by the error function", _both(False), 2, checked(element_launches)),
+        over_elements("by tanh", _both(True), 2, checked(element_launches)),
     ),
     variants=("BY_TANH",),
 )

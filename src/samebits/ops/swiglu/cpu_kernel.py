@@ -1,23 +1,15 @@
-"""SwiGLU on the CPU: hands pointers to the C++ kernel beside this file. Tensors come contiguous."""
+"""SwiGLU on the CPU: hands tensors to the C++ kernel beside this file."""
 
-from __future__ import annotations
-
-import torch
 from torch import Tensor
 
-from samebits.ops._cpu import FORMATS, pointer, run
+from samebits.ops._cpu.elements import run_elements
 
 
 def forward(gate: Tensor, up: Tensor) -> Tensor:
     """y = (gate * sigmoid(gate)) * up."""
-    y = torch.empty_like(gate)
-    run("swiglu_forward", "iqppp", FORMATS[gate.dtype], gate.numel(), *map(pointer, (gate, up, y)))
-    return y
+    return run_elements("swiglu_forward", gate, up)[0]
 
 
-def backward(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+def backward(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, ...]:
     """The gradients of gate and of up."""
-    dgate, dup = torch.empty_like(gate), torch.empty_like(up)
-    tensors = (dy, gate, up, dgate, dup)
-    run("swiglu_backward", "iqppppp", FORMATS[gate.dtype], gate.numel(), *map(pointer, tensors))
-    return dgate, dup
+    return tuple(run_elements("swiglu_backward", dy, gate, up, outputs=2))
