@@ -140,11 +140,9 @@ def _number(subject: str, promise: str) -> int:
 
 def _examples(domain: Domain | None) -> list[str]:
     """The first and the last case of a domain, as the checker prints them; none where there is no such domain."""
-    return (
-        []
-        if domain is None
-        else [
-            f"{'x'.join(map(str, domain.shapes[end]))} {domain.recipes[end]} {domain.formats[end]} seed {domain.seeds[end]}"
-            for end in (0, -1)
-        ]
-    )
+    if domain is None:
+        return []
+    return [
+        f"{'x'.join(map(str, domain.shapes[end]))} {domain.recipes[end]} {domain.formats[end]} seed {domain.seeds[end]}"
+        for end in (0, -1)
+    ]

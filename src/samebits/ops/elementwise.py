@@ -1,12 +1,12 @@
 """Operators that compute every element alone, declared once: what torch registers and what a checker drives.
 
-Knows no operator. A kernel module of such an operator has `forward(tensors, options)` and `backward(dy, tensors,
-options)`, one gradient a tensor; tensors come contiguous, of one shape, and never empty."""
+Knows no operator. Kernels of such an operator are `forward(tensors, options)` and `backward(dy, tensors, options)`, one
+gradient a tensor; tensors come contiguous, of one shape, and never empty. On the CPU they are the C++ functions
+`<name>_forward` and `<name>_backward`; the other backends have a module each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.native.launch_numbers import cpu_launches
 from samebits.numerics.recipes import make
+from samebits.ops._cpu.elements import ElementKernels
 from samebits.ops.backends import kernel_module
 from samebits.ops.cuts import by_element
 from samebits.ops.registering import call, contiguous_like, register
@@ -27,7 +28,11 @@ def register_elementwise(package: str, *tensors: str, options: Sequence[str] = (
 
     The name is the package's; `options` are as in a schema, "bool by_tanh"."""
     name = package.rpartition(".")[2]
-    kernel, count = partial(kernel_module, package, name), len(tensors)
+    count = len(tensors)
+    on_cpu = ElementKernels(name, gradients=count)
+
+    def kernel(backend: str, device: torch.device) -> Any:
+        return on_cpu if backend == "cpu" else kernel_module(package, name, backend, device)
 
     def run(*given: Any) -> Tensor:
         if given[0].numel() == 0:
