@@ -8,61 +8,68 @@ import pytest
 import torch
 
 from samebits.checker.exhaustive import enumerate_set
-from samebits.checker.finite_proofs import enumerated
+from samebits.checker.proofs import carried_out
 from samebits.checker.targets import OPERATORS, import_object
 from samebits.contracts.finite import FINITE_BFLOAT16, finite_bfloat16, product
 from samebits.contracts.ladder import backends_of
 from samebits.ops.cross_entropy import finite as cross_entropy
 
+COMPONENTS = OPERATORS.components()
+# By contract and proof: some parts of a set that all of would take too long.
 PARTS = {
-    ("cross_entropy", "grid_of_pairs"): range(1),
-    ("cross_entropy", "triples"): range(100, 101),
-    ("cross_entropy", "squares"): range(30, 34),
-    ("cross_entropy", "mixtures"): range(1),
-    ("distill_loss", "vocabularies"): range(19, 22),
-    ("distill_loss", "mixtures"): range(1),
+    ("cross_entropy", "CE-PR1"): range(1),
+    ("cross_entropy", "CE-PR2"): range(100, 101),
+    ("cross_entropy", "CE-PR3"): range(30, 34),
+    ("cross_entropy", "CE-PR4"): range(1),
+    ("distill_loss", "KD-PR2"): range(19, 22),
+    ("distill_loss", "KD-PR3"): range(1),
 }
 # One part of it takes a minute: tests/long/test_enumerations_long.py.
-LONG = {"distill_loss_quadruples"}
-# All pairs are for a GPU alone.
-GPU_ONLY = {"cross_entropy_pairs"}
+LONG = {("distill_loss", "KD-PR1")}
 
 
-@pytest.mark.parametrize(("component", "name"), PARTS)
-def test_a_part_of_every_set_is_proved(component: str, name: str) -> None:
+@pytest.mark.parametrize(("component", "proof"), PARTS)
+def test_a_part_of_every_set_is_proved(component: str, proof: str) -> None:
     """cases == expected, no witness, and every twin refuted."""
-    proof = enumerated(component, name, PARTS[component, name])
-    assert proof.proved, str(proof)
+    entry = COMPONENTS[component].contract().proofs[proof]
+    finite = import_object(entry.object)()
+    shown = enumerate_set(COMPONENTS[component], finite, entry.obligations, PARTS[component, proof])
+    assert shown.proved, str(shown)
 
 
-def test_every_enumeration_that_a_contract_names_is_tried_here() -> None:
+def test_every_set_that_a_contract_names_for_the_cpu_is_tried_here() -> None:
     named = {
-        entry.object.rpartition(":")[2]
-        for component in OPERATORS.components().values()
-        for entry in component.contract().proofs.values()
-        if entry.object.startswith("samebits.checker.finite_proofs:")
+        (component.name, name)
+        for component in COMPONENTS.values()
+        for name, entry in component.contract().proofs.items()
+        if entry.backends == ["cpu"] and ".finite:" in entry.object
     }
-    here = {each for each in named if not each.endswith(("_by_triton", "_on_both"))}
-    assert here == {f"{component}_{name}" for component, name in PARTS} | LONG
-    by_triton = {each.removesuffix("_by_triton") for each in named if each.endswith("_by_triton")}
-    assert by_triton == here - {"cross_entropy_grid_of_pairs"} | GPU_ONLY
-    assert all(callable(import_object(f"samebits.checker.finite_proofs:{each}")) for each in named)
+    assert named == PARTS.keys() | LONG
+
+
+def test_a_contract_that_names_a_set_is_proved_by_its_kind() -> None:
+    """The entry says which set, which obligations and which backend; the checker does the rest."""
+    entry = COMPONENTS["distill_loss"].contract().proofs["KD-PR3"]
+    shown = carried_out(COMPONENTS["distill_loss"], entry)
+    assert shown.proved and shown.kind == "enumeration" and shown.planted == len(entry.obligations)
+    with pytest.raises(ValueError, match="gave 'enumeration'; its contract declares 'order'"):
+        carried_out(COMPONENTS["distill_loss"], replace(entry, kind="order"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens where there is no GPU")
 @pytest.mark.parametrize("name", ["softmax", "attention", "cross_entropy", "distill_loss", "gelu"])
 def test_without_a_gpu_the_proofs_about_triton_that_run_kernels_are_not_judged(name: str) -> None:
-    entries = OPERATORS.components()[name].contract().proofs.values()
+    entries = COMPONENTS[name].contract().proofs.values()
     running = [each for each in entries if "triton" in each.backends and each.kind == "enumeration"]
     assert running
     for each in running:
         with pytest.raises(ValueError, match=r"could not be judged: .* visible"):
-            import_object(each.object)()
+            carried_out(COMPONENTS[name], each)
 
 
 @pytest.mark.parametrize("name", ["softmax", "attention", "cross_entropy", "distill_loss", "gelu"])
 def test_level_four_has_a_proof_of_every_obligation_on_every_backend(name: str) -> None:
-    contract = OPERATORS.components()[name].contract()
+    contract = COMPONENTS[name].contract()
     asked = [(each, backend) for each in contract.obligations for backend in backends_of(contract, each)]
     assert [each for each in asked if not contract.proofs_of(*each)] == []
 
@@ -84,7 +91,7 @@ def test_a_member_left_out_is_no_proof() -> None:
             name: value if name == "weight" else value[1:] for name, value in whole.part(number).items()
         },
     )
-    proof = enumerate_set("cross_entropy", short, ["CE-OB1"])
+    proof = enumerate_set(COMPONENTS["cross_entropy"], short, ["CE-OB1"])
     assert not proof.proved and proof.cases == proof.expected - 1
 
 
@@ -99,5 +106,5 @@ def test_what_does_not_hold_is_a_witness() -> None:
         },
         rows=lambda _: 1,
     )
-    proof = enumerate_set("cross_entropy", rows, ["CE-OB5", "CE-OB106"])
+    proof = enumerate_set(COMPONENTS["cross_entropy"], rows, ["CE-OB5", "CE-OB106"])
     assert not proof.proved and proof.witness.startswith("part 0: CE-OB106")

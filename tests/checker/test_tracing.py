@@ -1,4 +1,4 @@
-"""The tracer accepts what is one expression for every row, refuses each planted kernel, and proves a component."""
+"""The tracer accepts what is one expression for every row, refuses each planted kernel, and proves an operator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from samebits.checker import tracing
-from samebits.checker.tracing import TracingError, asked, proofs
+from samebits.checker.targets import OPERATORS
+from samebits.checker.tracing import TracingError, asked, rows_proof
 from samebits.checker.tracing.nodes import Nodes, RefusedError
 
 KERNELS = Path(__file__).parent / "planted" / "traced_kernels.py"
@@ -46,22 +47,26 @@ def test_a_planted_kernel_is_refused(kernel: str, found: dict[str, dict[str, Any
     assert PLANTED[kernel] in found[kernel]["witness"]
 
 
-def test_a_component_is_proved() -> None:
+ADAMW = OPERATORS.components()["adamw"]
+
+
+def test_an_operator_is_proved() -> None:
     """AdamW: every element of every tensor is one expression, whatever the block."""
-    proof = proofs.adamw_rows()
+    proof = rows_proof(ADAMW)
     assert proof.proved, str(proof)
     assert proof.kind == "dag"
 
 
-def test_an_unknown_component_is_one_line() -> None:
-    with pytest.raises(TracingError, match="component 'nobody' is unknown; allowed: softmax"):
-        asked("nobody")
+@pytest.mark.parametrize("package", ["nobody", "samebits.ops.sample"])
+def test_an_operator_that_lists_no_calls_is_one_line(package: str) -> None:
+    with pytest.raises(TracingError, match=rf"{package} has no triton_cases\.py; expected one that lists its calls"):
+        asked(package)
 
 
 def test_another_triton_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "version", lambda _: "3.9.0")
     with pytest.raises(TracingError, match=r"triton is 3\.9\.0; allowed: 3\.6"):
-        proofs.adamw_rows()
+        rows_proof(ADAMW)
 
 
 @pytest.fixture

@@ -109,7 +109,14 @@ FAULTS = {
     "proof of an unknown backend": ("backends: [cpu]", "backends: [tpu]", 42, "unknown backend 'tpu'"),
     "proof of one backend twice": ("backends: [cpu]", "backends: [cpu, cpu]", 42, "backends is cpu, cpu; allowed"),
     "proof of a backend without": ("backends: [cpu]", "backends: [triton]", 42, "TO-OB1 has no backend 'triton'"),
-    "artifact of the CPU": ("kind: enumeration", "kind: artifact", 42, "of an artifact is cpu; allowed: triton"),
+    "artifact of the CPU": ("kind: enumeration", "kind: artifact", 42, "of kind artifact is cpu; allowed: triton"),
+    "expression of the CPU": ("kind: enumeration", "kind: dag", 42, "of kind dag is cpu; allowed: triton"),
+    "proof without an object": (
+        ', object: "samebits.proofs:every"',
+        "",
+        42,
+        "'object' is missing; a proof of kind enumeration needs one",
+    ),
     "no object": ('"samebits.faults:one"', "samebits.faults", 39, "'samebits.faults' is not importable"),
     "dangling id": ("mutants: [TO-MU1]", "mutants: [TO-MU9]", 21, "'TO-MU9' is not an id of mutants"),
     "dangling subject": ("subject: TO-S2", "subject: TO-S9", 28, "'TO-S9' is not an id of subjects"),
@@ -175,6 +182,20 @@ def test_a_faulty_contract_is_refused(fault: str, tmp_path: Path) -> None:
     said = str(caught.value)
     assert said.startswith(f"{path}:{line}: "), said
     assert message in said and said.isprintable()
+
+
+def test_a_derived_proof_names_no_object(tmp_path: Path) -> None:
+    """What traces and what compiles is the checker's; a contract says which calls, not which code."""
+    derived = GOOD.replace("cpu: {float32", "triton: {float32").replace("backends: [cpu]", "backends: [triton]")
+    derived = derived.replace("kind: enumeration", "kind: dag")
+    path = tmp_path / "contract.yaml"
+    path.write_text(derived.replace(', object: "samebits.proofs:every"', ""))
+    assert load_contract(path).proofs["TO-PR1"].by == "dag"
+    path.write_text(derived)
+    with pytest.raises(
+        ContractError, match=r"a proof of kind dag is derived from triton_cases\.py; it names no object"
+    ):
+        load_contract(path)
 
 
 UNREADABLE = {

@@ -16,7 +16,7 @@ import torch
 
 from samebits import native, ops
 from samebits.native.launch_numbers import launching
-from samebits.ops.swiglu import cpu_kernel as swiglu_kernel
+from samebits.ops._cpu.elements import ElementKernels
 from samebits.parity import portable
 from samebits.parity.portable.bits import digest
 from samebits.parity.portable.drawing import RECIPES, Draw
@@ -92,14 +92,15 @@ def test_the_recipes_draw_what_they_say(format: str) -> None:
 
 def test_one_flipped_bit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: the last bit of one element of one operator's output."""
-    honest = swiglu_kernel.forward
+    honest = ElementKernels.forward
 
-    def flipped(*inputs: torch.Tensor) -> torch.Tensor:
-        y = honest(*inputs)
-        y.view(torch.int32).view(-1)[17] ^= 1
+    def flipped(self: ElementKernels, *inputs: torch.Tensor) -> torch.Tensor:
+        y = honest(self, *inputs)
+        if self.name == "swiglu":
+            y.view(torch.int32).view(-1)[17] ^= 1
         return y
 
-    monkeypatch.setattr(swiglu_kernel, "forward", flipped)
+    monkeypatch.setattr(ElementKernels, "forward", flipped)
     found = portable.compare(
         "operators float32", RECORDED["operators float32"], portable.digests_of("operators float32")
     )

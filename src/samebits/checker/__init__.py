@@ -23,9 +23,9 @@ from samebits.checker.judging import execute
 from samebits.checker.planning import Plan, check_words, plan_component, plan_function
 from samebits.checker.revealing import reveal_row, reveal_sum
 from samebits.checker.targets import (
-    ALIASES,
     OPERATORS,
     Home,
+    aliases,
     all_specs,
     check_signature,
     find_spec,
@@ -164,8 +164,8 @@ def reveal(
         if not has_rows(function, like, home):
             if tuple(rows) != (1,):
                 raise ValueError(
-                    f"{own or function!r} has no contract of that name; pass `like` (--like): "
-                    f"{', '.join(all_specs(home))}"
+                    f"cannot infer an operator for {own or repr(function)!r} to reveal with rows={list(rows)}; pass"
+                    f" `like` (--like): {', '.join(all_specs(home))}"
                 )
             return {1: reveal_sum(function, n, format, DEVICES[backend])}
         spec, _ = find_spec(like or own, home)
@@ -207,4 +207,4 @@ def has_rows(target: str | Callable[..., Any], like: str | None, home: Home = OP
     """Whether `reveal` drives this target through a spec, whose calls have rows, or takes it as a plain sum."""
     function, like = _revealed_function(target, like, home)
     own = getattr(function, "__name__", "")
-    return like is not None or ALIASES.get(own, own) in all_specs(home)
+    return like is not None or aliases(home).get(own, own) in all_specs(home)

@@ -1,4 +1,4 @@
-"""The process that compiles: a component's own launch code runs, and each launch ends in a compiled kernel instead of a
+"""The process that compiles: an operator's own launch code runs, and each launch ends in a compiled kernel instead of a
 run.
 
 Imports Triton and stands in for its driver, so no GPU is needed. Which artifact a launch asks for is decided by Triton
@@ -19,9 +19,9 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from samebits.checker.artifact_text import essence
-from samebits.checker.tracing.cases import COMPONENTS
 from samebits.checker.tracing.comparing import without_gpu
-from samebits.checker.tracing.components import Case
+from samebits.checker.tracing.operators import traced_kernels
+from samebits.contracts.traced import Case
 from samebits.native.launch_numbers import launching
 from samebits.ops._triton import launch as launching_module
 
@@ -62,8 +62,8 @@ def open_classes(kernel: Any) -> list[str]:
     ]
 
 
-def collect(found: Found) -> None:
-    """From now on a launch compiles, and its artifact is read."""
+def collect(found: Found, variants: tuple[str, ...]) -> None:
+    """From now on a launch compiles, and its artifact is read. `variants` are constants that name another function."""
     original = JITFunction.run
 
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
@@ -78,50 +78,33 @@ def collect(found: Found) -> None:
                 f"{self.__name__}: an artifact for each class of {', '.join(free)}; allowed: one for all"
             )
         kept = essence(made.asm["ttgir"], made.asm["ptx"], fusion=bool(made.metadata.enable_fp_fusion))
-        found.setdefault(f"{self.__name__} {variant(options, dtypes)}", {})[f"{dtypes} {constants}"] = asdict(kept)
+        asked = " ".join([dtypes, *(f"{name}={options[name]}" for name in variants if name in options)])
+        found.setdefault(f"{self.__name__} {asked}", {})[f"{dtypes} {constants}"] = asdict(kept)
         return made
 
     JITFunction.run = run
     launching_module._compiled = Forgetful()
 
 
-def variant(options: dict[str, Any], dtypes: str) -> str:
-    """What of a launch names another function: dtypes and the constants that are no launch numbers."""
-    asked = (
-        "LOGARITHM",
-        "BY_TANH",
-        "INTERLEAVED",
-        "OPPOSITE",
-        "SCALED",
-        "DIVERGENCE",
-        "ENTROPY",
-        "CAUSAL",
-        "WINDOWED",
-        "SOFTCAP",
-        "RESUMED",
-        "EXACT",
-        "RESUME",
-    )
-    return " ".join([dtypes, *(f"{name}={options[name]}" for name in asked if name in options)])
-
-
 def compile_case(case: Case) -> None:
-    """Every launch in the last format, and what the component itself chooses in the others."""
+    """Every launch in the last format, and what the operator itself chooses in the others."""
     for format in case.formats:
         launches = case.launches(format)
         for launch in launches if format == case.formats[-1] else launches[:1]:
             with without_gpu(), launching(**({} if launch is None else {"launch": launch})):
                 for batch in case.batches:
-                    case.call(NoMemory(), getattr(torch, format), batch)  # type: ignore[arg-type]
+                    case.call(NoMemory(), getattr(torch, format), batch)
 
 
-def main(component: str) -> Found:
+def main(package: str) -> dict[str, Any]:
+    """An operator's artifacts, and the approximate instructions that it declares by kernel."""
     found: Found = {}
     stand_in()
-    collect(found)
-    for case in COMPONENTS[component]:
+    kernels = traced_kernels(package)
+    collect(found, kernels.variants)
+    for case in kernels.cases:
         compile_case(case)
-    return found
+    return {"artifacts": found, "declared": {name: sorted(each) for name, each in kernels.approximations.items()}}
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Proofs of kind `artifact`: a component's kernels, compiled for sm_90 without a GPU, and what of them decides bits.
+"""Proofs of kind `artifact`: an operator's kernels, compiled for sm_90 without a GPU, and what of them decides bits.
 
-`<component>_artifact` shows that one component's artifacts agree over all launches and argument classes, use no float
-atomics and only the approximate instructions declared here, and are those recorded. Trusted: ptxas, and that a matrix
-unit adds in groups along k. Two components are refused, rightly or not, and have no proof here: attention, whose way
-for values that are not finite uses `tl.sum` (only one of the terms is not zero, which an artifact does not show), and
-matmul, whose largest tiles add bias and 0 in bfloat16 where the chain is empty.
+Shows that the artifacts of the calls in its `triton_cases.py` agree over all launches and argument classes, use no
+float atomics and only the approximate instructions declared there, and are those recorded. Trusted: ptxas, and that a
+matrix unit adds in groups along k. Not every operator can be shown so, rightly or not: a
+`tl.sum` of which only one term is not zero is refused, for an artifact does not show that, and so is a tile that adds
+bias and 0 in bfloat16 where the chain is empty. Such an operator declares no proof of this kind.
 
-Compiles in a process of its own; `python -m samebits.checker.artifacts record COMPONENT...` writes the record."""
+Compiles in a process of its own; `python -m samebits.checker.artifacts record OPERATOR...` writes the record."""
 
 from __future__ import annotations
 
@@ -15,28 +15,50 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Final
 
 from samebits.checker.artifact_text import Essence
-from samebits.checker.tracing import child_environment, require_triton
+from samebits.checker.targets import OPERATORS
+from samebits.checker.tracing import VERSION, child_environment, require_triton
 from samebits.contracts.proof import Proof
-from samebits.records.shipped import shipped
+from samebits.contracts.registry import Component
 
-RECORD: Final = shipped("goldens") / "artifacts" / "triton_3_6.json"
+RECORD: Final = "artifacts.json"
+"""Beside the operator's contract: the digest that its artifacts had."""
 TIMEOUT_SECONDS: Final = 1200
-# Where 16-bit operands leave bits to spare, attention takes the hardware's own power of two.
-DECLARED: Final[Mapping[str, frozenset[str]]] = {
-    "attention_forward": frozenset({"ex2.approx.f32", "ex2.approx.ftz.f32"})
-}
 
 
-def refusals(kernel: str, essences: Mapping[str, Essence]) -> Iterator[str]:
-    """What speaks against a kernel's artifacts, given by their specialisation."""
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compiling process found of one operator."""
+
+    artifacts: Mapping[str, Mapping[str, Essence]]
+    """Kernel and dtypes to specialisation to essence."""
+    declared: Mapping[str, frozenset[str]]
+    """By kernel, the approximate instructions that the operator declares."""
+
+    @property
+    def digest(self) -> str:
+        lines = [
+            f"{kernel} {name} {each.digest}"
+            for kernel, group in sorted(self.artifacts.items())
+            for name, each in sorted(group.items())
+        ]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def refusals(self) -> Iterator[str]:
+        for kernel, group in self.artifacts.items():
+            name = kernel.split()[0]
+            yield from refusals(name, group, self.declared.get(name, frozenset()))
+
+
+def refusals(kernel: str, essences: Mapping[str, Essence], declared: frozenset[str] = frozenset()) -> Iterator[str]:
+    """What speaks against a kernel's artifacts, given by their specialisation; `declared` approximations do not."""
     for name, found in essences.items():
         if found.atomics:
             yield f"{kernel} ({name}): float atomics {', '.join(found.atomics)}; allowed: none"
-        undeclared = set(found.approximations) - DECLARED.get(kernel, frozenset())
+        undeclared = set(found.approximations) - declared
         if undeclared:
             yield f"{kernel} ({name}): {', '.join(sorted(undeclared))} is approximate and not declared"
         if found.fusion:
@@ -58,11 +80,11 @@ def difference(one: Essence, other: Essence) -> str:
     return "nothing"
 
 
-def compiled(component: str) -> dict[str, dict[str, Essence]]:
-    """Kernel and dtypes to specialisation to essence, from a process of its own."""
+def compiled(component: Component) -> Compiled:
+    """What an operator's kernels become, from a process of its own."""
     require_triton()
     finished = subprocess.run(
-        [sys.executable, "-m", "samebits.checker.artifact_process", component],
+        [sys.executable, "-m", "samebits.checker.artifact_process", component.package],
         text=True,
         capture_output=True,
         check=False,
@@ -71,42 +93,39 @@ def compiled(component: str) -> dict[str, dict[str, Essence]]:
     )
     if finished.returncode != 0:
         last = (finished.stderr.strip().splitlines() or ["without a message"])[-1]
-        raise RuntimeError(f"artifacts of {component}: compiling failed: {last}")
+        raise RuntimeError(f"artifacts of {component.name}: compiling failed: {last}")
     answer = json.loads(finished.stdout)
-    return {kernel: {name: Essence.of(each) for name, each in found.items()} for kernel, found in answer.items()}
+    return Compiled(
+        {
+            kernel: {name: Essence.of(each) for name, each in group.items()}
+            for kernel, group in answer["artifacts"].items()
+        },
+        {kernel: frozenset(each) for kernel, each in answer["declared"].items()},
+    )
 
 
-def digest_of(found: Mapping[str, Mapping[str, Essence]]) -> str:
-    lines = [
-        f"{kernel} {name} {each.digest}"
-        for kernel, group in sorted(found.items())
-        for name, each in sorted(group.items())
-    ]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def artifact_proof(component: str) -> Proof:
+def artifact_proof(component: Component) -> Proof:
     """One essence for each kernel over its launches and argument classes; no atomics; as recorded."""
     found = compiled(component)
-    witness = next((line for kernel, group in found.items() for line in refusals(kernel.split()[0], group)), "")
-    recorded = recording().get(component)
-    digest = digest_of(found)
-    if not witness and digest != recorded:
+    witness = next(found.refusals(), "")
+    recorded = recorded_digest(component)
+    if not witness and found.digest != recorded:
         witness = (
-            f"{component}: digest {digest[:12]}, recorded {str(recorded)[:12]}; the compiler or a kernel has changed"
+            f"{component.name}: digest {found.digest[:12]}, recorded {recorded[:12]};"
+            " the compiler or a kernel has changed"
         )
     # The record says how many there are: one that is missing, or one too many, gives another digest.
-    count = sum(map(len, found.values()))
-    planted = twins(found)
+    count = sum(map(len, found.artifacts.values()))
+    planted = twins(found.artifacts)
     return Proof(
         kind="artifact",
-        bound=f"{count} artifacts of {len(found)} kernels and dtypes, sm_90, triton 3.6",
+        bound=f"{count} artifacts of {len(found.artifacts)} kernels and dtypes, sm_90, triton 3.6",
         cases=count,
         expected=count,
         planted=len(planted),
         caught=sum(planted),
         witness=witness,
-        digest=digest,
+        digest=found.digest,
     )
 
 
@@ -128,39 +147,24 @@ def twins(found: Mapping[str, Mapping[str, Essence]]) -> list[bool]:
     ]
 
 
-def recording() -> dict[str, str]:
-    if not RECORD.exists():
-        raise RuntimeError(
-            f"artifacts: {RECORD} is missing; write it with `python -m samebits.checker.artifacts record`"
-        )
-    components: dict[str, str] = json.loads(RECORD.read_text())["components"]
-    return components
+def recorded_digest(component: Component) -> str:
+    """The digest that an operator's artifacts had when they were last looked at; one line where none is kept."""
+    file = component.folder / RECORD
+    if not file.is_file():
+        command = f"python -m samebits.checker.artifacts record {component.name}"
+        raise RuntimeError(f"artifacts: {file} is missing; write it with `{command}`")
+    digest: str = json.loads(file.read_text())["digest"]
+    return digest
 
 
-def record(components: tuple[str, ...]) -> None:
-    """Writes the digests of these components' artifacts beside those of the others."""
-    known = recording() if RECORD.exists() else {}
-    for component in components:
-        known[component] = digest_of(compiled(component))
-        RECORD.parent.mkdir(parents=True, exist_ok=True)
-        RECORD.write_text(
-            json.dumps({"triton": "3.6", "target": "sm_90", "components": known}, indent=1, sort_keys=True) + "\n"
-        )
+def record(component: Component) -> None:
+    """Writes the digest of an operator's artifacts beside its contract."""
+    facts = {"digest": compiled(component).digest, "target": "sm_90", "triton": VERSION}
+    (component.folder / RECORD).write_text(json.dumps(facts) + "\n")
 
-
-softmax_artifact = partial(artifact_proof, "softmax")
-logprob_artifact = partial(artifact_proof, "logprob")
-cross_entropy_artifact = partial(artifact_proof, "logprob")
-distill_loss_artifact = partial(artifact_proof, "distill_loss")
-rmsnorm_artifact = partial(artifact_proof, "rmsnorm")
-swiglu_artifact = partial(artifact_proof, "swiglu")
-gelu_artifact = partial(artifact_proof, "gelu")
-rope_artifact = partial(artifact_proof, "rope")
-adamw_artifact = partial(artifact_proof, "adamw")
-grad_norm_artifact = partial(artifact_proof, "grad_norm")
-embedding_artifact = partial(artifact_proof, "embedding")
 
 if __name__ == "__main__":
     if len(sys.argv) < 3 or sys.argv[1] != "record":
-        sys.exit("usage: python -m samebits.checker.artifacts record COMPONENT...")
-    record(tuple(sys.argv[2:]))
+        sys.exit("usage: python -m samebits.checker.artifacts record OPERATOR...")
+    for name in sys.argv[2:]:
+        record(OPERATORS.components()[name])

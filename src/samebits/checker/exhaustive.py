@@ -13,13 +13,14 @@ from samebits.checker.driving import Setting
 from samebits.checker.obligations import Judgement, judgements
 from samebits.checker.outcome import outcome
 from samebits.checker.properties import recording
-from samebits.checker.targets import OPERATORS, import_function
+from samebits.checker.targets import import_function
 from samebits.contracts.call import Inputs
 from samebits.contracts.enumeration import backend
 from samebits.contracts.finite import FiniteSet
 from samebits.contracts.language import PROMISES, Contract
 from samebits.contracts.predicates import PREDICATES
 from samebits.contracts.proof import Proof
+from samebits.contracts.registry import Component
 from samebits.contracts.spec import Arguments, Function
 from samebits.records.report import Verdict
 
@@ -27,11 +28,13 @@ from samebits.records.report import Verdict
 COTANGENTS = "normal"
 
 
-def enumerate_set(component: str, finite: FiniteSet, obligations: Sequence[str], parts: range | None = None) -> Proof:
+def enumerate_set(
+    component: Component, finite: FiniteSet, obligations: Sequence[str], parts: range | None = None
+) -> Proof:
     """The obligations, all of one subject, on all parts, or on some for a test; then a planted fault of each."""
-    home = OPERATORS.components()[component]
-    whole = _Enumeration(home.contract(), finite, range(finite.parts) if parts is None else parts)
-    asked = [next(judgements(home, home.contract(), identifier, backend(), Selection())) for identifier in obligations]
+    contract = component.contract()
+    whole = _Enumeration(contract, finite, range(finite.parts) if parts is None else parts)
+    asked = [next(judgements(component, contract, identifier, backend(), Selection())) for identifier in obligations]
     cases, witness = whole.run(asked)
     twins = [_twin(whole, each) for each in asked] if not witness else []
     chosen = whole.chosen

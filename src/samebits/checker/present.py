@@ -38,6 +38,8 @@ VERSIONS: Final = {
     "artifact": ("triton",),
 }
 """Packages whose version may decide a verdict, beside Python's own."""
+# What carries out a proof whose contract names no function.
+_PROVERS = {"dag": ("samebits.checker.tracing",), "artifact": ("samebits.checker.artifacts",)}
 # What runs a check without being imported by it.
 _PROCESSES = {"dag": ("samebits.checker.tracing.__main__",), "artifact": ("samebits.checker.artifact_process",)}
 _CHECKERS = {"types": (), "examples": ("samebits.checker.falsification",), "draws": ("samebits.checker.streaming",)}
@@ -109,14 +111,14 @@ class Present:
         if receipt.level < 4:
             return self.facts(component, receipt.obligation, receipt.backend, receipt.method)
         declared = contract.proofs_of(receipt.obligation, receipt.backend).values()
-        entry = next((each for each in declared if (each.kind, each.object) == (receipt.method, receipt.by)), None)
+        entry = next((each for each in declared if (each.kind, each.by) == (receipt.method, receipt.by)), None)
         return self.facts(component, receipt.obligation, receipt.backend, receipt.method, entry) if entry else None
 
     def facts(
         self, component: Component, identifier: str, backend: str, method: str, proof: ProofEntry | None = None
     ) -> Facts:
         """What a run of this obligation would be tied to, had it been made now."""
-        key = (component.name, identifier, backend, method, proof.object if proof else "")
+        key = (component.name, identifier, backend, method, proof.by if proof else "")
         if key not in self._known:
             self._known[key] = Facts(
                 sources={
@@ -162,8 +164,10 @@ class Present:
         """What judges: the check or the proof, the reference, the planted faults."""
         contract = component.contract()
         if proof is not None:
+            # What a component's own function imports is its own affair; what the checker runs enters no other folder.
             own = module_of(proof.object).startswith(f"{component.package}.")
-            reached = self._reach((module_of(proof.object),), backend, own=None if own else component)
+            provers = (module_of(proof.object),) if proof.object else _PROVERS[proof.kind]
+            reached = self._reach(provers, backend, own=None if own else component)
             return reached | self._own(component, backend)
         obligation = contract.obligations[identifier]
         predicate = module_of(obligation.name) if ":" in obligation.name else "samebits.contracts.predicates"
@@ -229,4 +233,4 @@ def _words(contract: Contract, identifier: str, proof: ProofEntry | None) -> str
     if proof is None:
         return words
     # Which other obligations it speaks for is no part of what it says about this one.
-    return canonical([words, proof.kind, sorted(proof.backends), proof.object])
+    return canonical([words, proof.kind, sorted(proof.backends), proof.by])

@@ -17,11 +17,10 @@ from typing import Any, Final
 from samebits.checker.environment import unavailable
 from samebits.checker.falsification import Tried, tried
 from samebits.checker.present import RUNNING, Present
+from samebits.checker.proofs import carried_out
 from samebits.checker.streaming import alike, tried_together
-from samebits.checker.targets import import_object
 from samebits.contracts.ladder import about, backends_of
 from samebits.contracts.language import Contract, ProofEntry
-from samebits.contracts.proof import Proof
 from samebits.contracts.receipts import FRESH, WHOLE, Receipt, compared
 from samebits.contracts.registry import Component
 from samebits.contracts.store import Store
@@ -134,7 +133,7 @@ def unproved(task: Task, receipts: Sequence[Receipt], present: Present, *, here:
 
 def _by(contract: Contract, task: Task, identifier: str) -> str:
     if task.entry is not None:
-        return task.entry.object
+        return task.entry.by
     return "mypy --strict" if task.level == 1 else contract.obligations[identifier].name
 
 
@@ -252,12 +251,7 @@ def _proof(task: Task) -> dict[str, Any]:
     """One run of a proof."""
     entry = task.entry
     assert entry is not None  # only a proof is asked for at level 4
-    shown: Proof = import_object(entry.object)()
-    if not isinstance(shown, Proof) or shown.kind != entry.kind:
-        raise ValueError(
-            f"{entry.object} gave {getattr(shown, 'kind', type(shown).__name__)!r}; its contract declares"
-            f" {entry.kind!r}"
-        )
+    shown = carried_out(task.component, entry)
     if shown.undecided and not shown.witness:
         raise UnjudgedError(shown.undecided)
     decided = f"{shown.kind} {shown.proved} {shown.cases} of {shown.expected} {shown.caught} of {shown.planted}"
@@ -266,7 +260,7 @@ def _proof(task: Task) -> dict[str, Any]:
         "cases": shown.cases,
         "planted": shown.planted,
         "bound": shown.bound,
-        "killed": {f"twin {number + 1}": entry.object for number in range(shown.caught)},
+        "killed": {f"twin {number + 1}": entry.by for number in range(shown.caught)},
         "detail": _short(str(shown)),
         "result": _digest(f"{decided} {shown.digest}"),
     }

@@ -73,7 +73,7 @@ def _comparable(receipt: Receipt) -> bool:
 def _task(component: Component, receipt: Receipt) -> Task | None:
     """The task that gives a receipt of this kind."""
     for task in tasks(component, (receipt.level,)):
-        if task.level == 4 and (task.entry is None or task.entry.object != receipt.by):
+        if task.level == 4 and (task.entry is None or task.entry.by != receipt.by):
             continue
         if (receipt.obligation, receipt.backend) in task.speaks_for():
             return task

@@ -1,6 +1,6 @@
 """From what a user names to what can be judged: components, specs, and functions by their import path.
 
-Components are found by listing a folder, never by name; stock torch functions are known only by how they are called."""
+Components are found by listing a folder, never by name; what torch calls their functions, their specs say."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-import torch
-from torch import Tensor
 
 import samebits.ops
 from samebits.contracts.registry import Component, components, nearest
@@ -33,30 +30,13 @@ class Home:
 
 OPERATORS: Final = Home(Path(next(iter(samebits.ops.__path__))), samebits.ops.__name__)
 
-# Other libraries' names for our specs.
-ALIASES: Final = {"mm": "matmul", "rms_norm": "rmsnorm", "layer_norm": "layernorm"}
-
-
-def _stock_rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
-    return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
-
-
-def _stock_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
-    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, eps)
-
-
-# Stock functions whose arguments stand in another order than their spec's.
-_REORDERED: Final[dict[Any, Function]] = {
-    torch.nn.functional.rms_norm: _stock_rms_norm,
-    torch.rms_norm: _stock_rms_norm,
-    torch.nn.functional.layer_norm: _stock_layer_norm,
-    torch.layer_norm: _stock_layer_norm,
-}
-
 
 def positional(function: Callable[..., Any]) -> Function:
-    """The function as a spec calls it: arguments by position, in the spec's order."""
-    return _REORDERED.get(function, function)
+    """The function as a spec calls it: arguments by position, in the spec's order. Only torch's own have another."""
+    if (getattr(function, "__module__", None) or "torch").partition(".")[0] != "torch":
+        return function
+    known = (spec.stock for spec, _ in all_specs(OPERATORS).values())
+    return next((stock[function] for stock in known if function in stock), function)
 
 
 def specs(component: Component) -> dict[str, OperatorSpec]:
@@ -75,10 +55,15 @@ def all_specs(home: Home) -> dict[str, tuple[OperatorSpec, Component]]:
 def find_spec(name: str, home: Home) -> tuple[OperatorSpec, Component]:
     """The spec called `name` (or by a stock library's name for it) and its component."""
     known = all_specs(home)
-    wanted = ALIASES.get(name, name)
+    wanted = aliases(home).get(name, name)
     if wanted not in known:
         raise ValueError(f"no spec is called {name!r}; {nearest(name, list(known))}")
     return known[wanted]
+
+
+def aliases(home: Home) -> dict[str, str]:
+    """Other libraries' names to our specs' names."""
+    return {alias: name for name, (spec, _) in all_specs(home).items() for alias in spec.aliases}
 
 
 def check_signature(function: Function, spec: OperatorSpec, name: str) -> None:

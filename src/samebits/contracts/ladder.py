@@ -152,7 +152,7 @@ def _unproved(contract: Contract, identifier: str, backend: str, receipts: Seque
     if not declared:
         return f"level 4: no proof is declared for {backend}"
     for name, entry in declared.items():
-        own = [each for each in receipts if (each.method, each.by) == (entry.kind, entry.object)]
+        own = [each for each in receipts if (each.method, each.by) == (entry.kind, entry.by)]
         if not own:
             return f"level 4: {name} has no receipt that counts"
         if not all(each.holds for each in own):

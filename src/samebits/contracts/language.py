@@ -37,6 +37,8 @@ TOLERANCES: Final = {
     "derived": ("bound",),
 }
 """Each kind with the keys it needs; no kind takes another's."""
+DERIVED: Final = {"derived": True}
+"""Marks a list that follows from the rest where it is left out, and is a mistake where it is empty."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +86,7 @@ class Draw:
     sizes: list[str]
     """One an axis: "1..40" or "16, 32, 64"."""
     recipes: list[str]
-    calls: int
+    calls: int = 10_000
     """Calls of the subject at least, each on a case that no other call has."""
 
     def axes(self) -> list[Sequence[int]]:
@@ -118,12 +120,14 @@ class Tolerance:
 class Obligation:
     """A predicate of one subject on one domain, the tests that try it, and the planted faults that it must catch."""
 
-    subject: str
+    subject: str = ""
+    """Left out where the contract has one alone."""
     predicate: dict[str, Any]
     """`name`: a promise, a predicate of the library, or module:function; all else are its parameters."""
     domain: str
-    tolerance: Tolerance
-    tests: list[str]
+    tolerance: Tolerance = field(default_factory=lambda: Tolerance(kind="bitwise"))
+    tests: list[str] = field(default_factory=list, metadata=DERIVED)
+    """Left out: those that name the obligation, in the order of the file."""
     mutants: list[str]
 
     @property
@@ -148,19 +152,26 @@ class Test:
     obligation: str
     prediction: str
     if_fails: str
-    examples: list[str]
-    """Cases as the checker prints them: "33x257 normal float32 seed 1"."""
+    examples: list[str] = field(default_factory=list, metadata=DERIVED)
+    """Cases as the checker prints them: "33x257 normal float32 seed 1". Left out: the ends of the domain."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofEntry:
-    """A function without arguments that proves the obligations for a bound, in one of the kinds of proof."""
+    """What proves the obligations for a bound, in one of the kinds of proof."""
 
     obligations: list[str]
     kind: str
     backends: list[str]
     """Whose code it is about; it says nothing about another's."""
-    object: str
+    object: str = ""
+    """A function without arguments that returns the proof, or the finite sets to enumerate. Left out where the kind
+    alone says how: the checker derives the proof from what the component declares."""
+
+    @property
+    def by(self) -> str:
+        """What carries it out, as a receipt names it."""
+        return self.object or self.kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

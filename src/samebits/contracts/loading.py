@@ -1,6 +1,6 @@
 """Loads a contract: structure first, then every word and every id. Whatever cannot be executed is an error with a line.
 
-Knows no operator; which predicates and recipes exist is said by the floors that have them."""
+Knows no operator; which predicates and recipes exist is said by the layers that have them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from samebits.contracts.language import (
 )
 from samebits.contracts.orders import ORDERS
 from samebits.contracts.predicates import PREDICATES
-from samebits.contracts.proof import KINDS
+from samebits.contracts.proof import DERIVED, KINDS
 from samebits.contracts.standard import STANDARD, expanded, standard_ids
 from samebits.contracts.strict_yaml import Located, parse, read
 from samebits.contracts.structure import Place, build
@@ -194,12 +194,16 @@ class _Checker:
 
     def _obligation(self, identifier: str, obligation: Obligation) -> None:
         place = self._place("obligations", identifier)
+        if not obligation.subject:
+            raise place.fail(f"key 'subject' is missing; expected one of {', '.join(self.contract.subjects)}")
         self._refer("subjects", obligation.subject, place)
         self._refer("domains", obligation.domain, place)
         for mutant in obligation.mutants:
             self._refer("mutants", mutant, place)
             if self.contract.mutants[mutant].of != obligation.subject:
                 raise place.fail(f"{mutant} is planted in {self.contract.mutants[mutant].of}, not {obligation.subject}")
+        if not obligation.tests:
+            raise place.fail("no test names it; expected at least one")
         for test in obligation.tests:
             self._refer("tests", test, place)
             if self.contract.tests[test].obligation != identifier:
@@ -240,20 +244,29 @@ class _Checker:
         for identifier, proof in self.contract.proofs.items():
             place = self._place("proofs", identifier)
             self._one_of("kind of proof", proof.kind, KINDS, place)
-            self._object(proof.object, place)
             for obligation in proof.obligations:
                 self._refer("obligations", obligation, place)
             self._proof_backends(proof, place)
+            self._proof_object(proof, place)
             self.used.add(identifier)
 
+    def _proof_object(self, proof: ProofEntry, place: Place) -> None:
+        """A kind that is derived names no function, every other kind names one."""
+        if proof.kind in DERIVED and proof.object:
+            raise place.fail(f"a proof of kind {proof.kind} is derived from triton_cases.py; it names no object")
+        if proof.kind not in DERIVED:
+            if not proof.object:
+                raise place.fail(f"key 'object' is missing; a proof of kind {proof.kind} needs one")
+            self._object(proof.object, place)
+
     def _proof_backends(self, proof: ProofEntry, place: Place) -> None:
-        """A proof speaks for backends that all its obligations are about; an artifact is what Triton compiled."""
+        """A proof speaks for backends that all its obligations are about; what is derived is about Triton's kernels."""
         for backend in proof.backends:
             self._one_of("backend", backend, BACKENDS, place)
         if len(set(proof.backends)) < len(proof.backends):
             raise place.fail(f"backends is {', '.join(proof.backends)}; allowed: each once")
-        if proof.kind == "artifact" and proof.backends != ["triton"]:
-            raise place.fail(f"backends of an artifact is {', '.join(proof.backends)}; allowed: triton")
+        if proof.kind in DERIVED and proof.backends != ["triton"]:
+            raise place.fail(f"backends of kind {proof.kind} is {', '.join(proof.backends)}; allowed: triton")
         for obligation in proof.obligations:
             orders = self.contract.subjects[self.contract.obligations[obligation].subject].orders
             for backend in proof.backends:

@@ -6,7 +6,7 @@ A component's own predicates have the same shape and are named by module:functio
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 import torch
@@ -79,6 +79,23 @@ def ulp(values: Tensor, dtype: torch.dtype) -> Tensor:
     return spacing
 
 
+def falls(y: Tensor, tolerance: Tolerance) -> str:
+    """Where values fall along the last axis: by a bit in 16-bit formats, by more than the tolerance in float32."""
+    along = y.double()
+    slack = float(tolerance.value or 0.0) * ulp(along[..., :-1], y.dtype) if y.dtype == torch.float32 else 0.0
+    down = along[..., :-1] - along[..., 1:] > slack
+    if not bool(down.any()):
+        return ""
+    index = tuple(int(place[0]) for place in torch.nonzero(down, as_tuple=True))
+    return f"falls at {list(index)} of the sorted row, from {float(along[index])}"
+
+
+def not_refused(answers: Mapping[str, str]) -> str:
+    """Which of these mistakes were taken, or answered in more than a line."""
+    taken = [what for what, said in answers.items() if not said or "\n" in said]
+    return f"not refused in one line: {', '.join(taken)}" if taken else ""
+
+
 def sums_to(call: Call, tolerance: Tolerance, *, value: float, axis: int = -1) -> str:
     """The output's sum over an axis. Bound: the order's, three roundings, the format's own, and underflow."""
     terms, info = call.output.shape[axis], torch.finfo(call.output.dtype)
@@ -122,7 +139,23 @@ def same(call: Call, tolerance: Tolerance, *, object: str) -> str:
     return difference(call.output, other(*call.arguments.values()), tolerance, words=f"output against {object}")
 
 
+def leaves_its_inputs_alone(call: Call, tolerance: Tolerance) -> str:
+    """Arguments are read only: none is written, and two of one shape may be one memory."""
+    given = {name: value.clone() for name, value in call.arguments.items()}
+    wrong = difference(call.again(None, **given), call.output, tolerance, words="the same call again")
+    for name, value in call.arguments.items():
+        wrong = wrong or difference(given[name], value, tolerance, words=f"{name} after the call")
+    first, *others = given
+    for name in others if not wrong else ():
+        if given[name].shape == given[first].shape and given[name].dtype == given[first].dtype:
+            one, apart = ({**given, name: each} for each in (given[first], given[first].clone()))
+            words = f"{first} and {name} in one memory"
+            wrong = wrong or difference(call.again(None, **one), call.again(None, **apart), tolerance, words=words)
+    return wrong
+
+
 PREDICATES: Final[dict[str, Predicate]] = {
+    "leaves_its_inputs_alone": leaves_its_inputs_alone,
     "sums_to": sums_to,
     "within": within,
     "finite": finite,

@@ -1,6 +1,6 @@
 """What a proof hands over: what was shown, for which bound, how many cases that took, and whether its twins failed.
 
-Knows no prover. A proof is a function without arguments that returns one of these; a contract names it."""
+Knows no prover. A contract names a function without arguments that returns one of these, or a kind that needs none."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Final
 
 # What each kind shows, and what it trusts, in the words of docs/contracts.md.
 KINDS: Final = ("enumeration", "integers", "order", "dag", "artifact")
+DERIVED: Final = ("dag", "artifact")
+"""Kinds that name no function: the calls that a component lists in `triton_cases.py` are all that is needed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -112,6 +112,7 @@ def _kernels_beside(file: Path) -> Iterator[Path]:
     """What is loaded by name: an operator's kernels when it is first called, and what the CPU's were compiled from."""
     if file.name == "__init__.py" and has_contract(file.parent):
         yield from (beside for beside in map(file.with_name, KERNELS) if beside.is_file())
+        yield from sorted(file.parent.glob("*.cpp"))
     elif file.name == "cpu_kernel.py":
         yield from sorted(file.parent.glob("*.cpp"))
 

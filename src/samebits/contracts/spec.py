@@ -51,6 +51,12 @@ class OperatorSpec:
     """(backend, format) -> launch numbers that must not change a bit."""
     differentiable: bool = True
     """Whether gradients are judged too."""
+    aliases: tuple[str, ...] = ()
+    """Other libraries' names for functions of this kind."""
+    stock: Mapping[Callable[..., object], Function] = field(default_factory=dict)
+    """Functions of torch that take these arguments in another order, each as this spec calls it."""
+    implied: Mapping[str, object] = field(default_factory=dict)
+    """Options that a function of this kind may take beside its arguments, with the value that this one stands for."""
     optional_arguments: tuple[str, ...] = ()
     """Shared arguments that a function of this kind may do without: as if they were zeros."""
     own_numbers: Mapping[str, Sequence[float]] = field(default_factory=dict)

@@ -76,7 +76,8 @@ STANDARD: Final[Mapping[str, Standard]] = {
 
 
 def expanded(document: Document) -> Document:
-    """The document with the obligations, tests and mutants that its `standard` section stands for."""
+    """The document with what was left out, and with the obligations, tests and mutants that `standard` stands for."""
+    document = _filled_in(document)
     obligations, tests, mutants = dict(document.obligations), dict(document.tests), dict(document.mutants)
     for subject, promises in document.standard.items():
         for promise, domain in promises.items():
@@ -89,7 +90,7 @@ def expanded(document: Document) -> Document:
                     obligation=identifier,
                     prediction=standard.prediction,
                     if_fails=standard.if_fails,
-                    examples=_examples(document.domains[domain]) if domain in document.domains else [],
+                    examples=_examples(document.domains.get(domain)),
                 )
             planted = [name for name, each in document.mutants.items() if (each.of, each.breaks) == (subject, promise)]
             if subject in document.subjects:
@@ -106,6 +107,27 @@ def expanded(document: Document) -> Document:
     return replace(document, obligations=obligations, tests=tests, mutants=mutants)
 
 
+def _filled_in(document: Document) -> Document:
+    """Obligations with their subject and tests, and tests with their examples, where these follow from the rest."""
+    only = next(iter(document.subjects)) if len(document.subjects) == 1 else ""
+    obligations = {
+        name: replace(
+            each,
+            subject=each.subject or only,
+            tests=each.tests or [test for test, one in document.tests.items() if one.obligation == name],
+        )
+        for name, each in document.obligations.items()
+    }
+    asked = {name: each.domain for name, each in obligations.items()}
+    for subject, promises in document.standard.items():
+        asked |= {f"{document.prefix}-OB{_number(subject, name)}": domain for name, domain in promises.items()}
+    tests = {
+        name: replace(each, examples=each.examples or _examples(document.domains.get(asked.get(each.obligation, ""))))
+        for name, each in document.tests.items()
+    }
+    return replace(document, obligations=obligations, tests=tests)
+
+
 def standard_ids(document: Document) -> set[str]:
     """The ids that the `standard` section takes."""
     numbers = [_number(subject, each) for subject, promises in document.standard.items() for each in promises]
@@ -116,8 +138,10 @@ def _number(subject: str, promise: str) -> int:
     return 100 * int(subject.rpartition("S")[2]) + STANDARD[promise].number
 
 
-def _examples(domain: Domain) -> list[str]:
-    """The first and the last case of a domain, as the checker prints them."""
+def _examples(domain: Domain | None) -> list[str]:
+    """The first and the last case of a domain, as the checker prints them; none where there is no such domain."""
+    if domain is None:
+        return []
     return [
         f"{'x'.join(map(str, domain.shapes[end]))} {domain.recipes[end]} {domain.formats[end]} seed {domain.seeds[end]}"
         for end in (0, -1)

@@ -1,11 +1,12 @@
 """Faults that break one promise of any function: each takes a function and returns one that is wrong in one way.
 
-Other bits are the smallest change there is, the last bit of some outputs; gradients pass unchanged."""
+Other bits are the smallest change there is, the last bit of every output; gradients pass unchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -15,6 +16,8 @@ from samebits.native.launch_numbers import forced
 
 Function: TypeAlias = Callable[..., Tensor]
 FEW_ROWS: Final = 2
+BLOCK: Final = 16
+FORMATS: Final = (torch.float32, torch.bfloat16, torch.float16)
 WHOLE: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -32,88 +35,80 @@ class _LastBit(torch.autograd.Function):
         return dy[0]
 
 
-def _other_bits(y: Tensor) -> Tensor:
-    return _LastBit.apply(y)  # type: ignore[no-any-return, no-untyped-call]
+def _other_bits(function: Function, when: Callable[[tuple[Any, ...], Tensor], bool]) -> Function:
+    """The function with other bits wherever `when` says so of its arguments and its output."""
+
+    @wraps(function)
+    def faulty(*arguments: Any, **options: Any) -> Tensor:
+        y = function(*arguments, **options)
+        return _LastBit.apply(y) if when(arguments, y) else y  # type: ignore[no-untyped-call]
+
+    return faulty
 
 
 def other_bits_every_second_call(function: Function) -> Function:
     """Breaks repeat: as a kernel does that is tuned again and again while it runs."""
-    calls = 0
-
-    @wraps(function)
-    def faulty(*arguments: Any, **options: Any) -> Tensor:
-        nonlocal calls
-        calls += 1
-        y = function(*arguments, **options)
-        return y if calls % 2 else _other_bits(y)
-
-    return faulty
+    calls = count()
+    return _other_bits(function, lambda *_: next(calls) % 2 == 1)
 
 
 def other_bits_for_few_rows(function: Function) -> Function:
     """Breaks batch: few rows take another kernel."""
-
-    @wraps(function)
-    def faulty(*arguments: Any, **options: Any) -> Tensor:
-        y = function(*arguments, **options)
-        return y if y.shape[0] > FEW_ROWS else _other_bits(y)
-
-    return faulty
+    return _other_bits(function, lambda _, y: y.shape[0] <= FEW_ROWS)
 
 
 def other_bits_for_odd_sizes(function: Function) -> Function:
     """Breaks chunk: whether sizes are even decides the kernel."""
-
-    @wraps(function)
-    def faulty(*arguments: Any, **options: Any) -> Tensor:
-        y = function(*arguments, **options)
-        return _other_bits(y) if sum(y.shape) % 2 else y
-
-    return faulty
+    return _other_bits(function, lambda _, y: sum(y.shape) % 2 == 1)
 
 
 def other_bits_beside_padding(function: Function) -> Function:
-    """Breaks padding: a NaN in one row reaches the others, as a missing mask lets it; one row more shifts the
-    groups."""
+    """Breaks padding: a NaN in one row reaches the others, as a missing mask lets it; one row more shifts groups."""
 
-    @wraps(function)
-    def faulty(*arguments: Any, **options: Any) -> Tensor:
-        y = function(*arguments, **options)
+    def padded(arguments: tuple[Any, ...], y: Tensor) -> bool:
         floats = [each for each in arguments if isinstance(each, Tensor) and each.is_floating_point()]
-        finite = all(bool(torch.isfinite(each).all()) for each in floats)
-        return y if finite and y.shape[0] % 2 == 0 else _other_bits(y)
+        return y.shape[0] % 2 == 1 or not all(bool(torch.isfinite(each).all()) for each in floats)
 
-    return faulty
+    return _other_bits(function, padded)
 
 
 def other_bits_for_other_launches(function: Function) -> Function:
     """Breaks tile: where a share of the work ends, the last elements are done by other code."""
-
-    @wraps(function)
-    def faulty(*arguments: Any, **options: Any) -> Tensor:
-        y = function(*arguments, **options)
-        plain = forced("threads") in (None, 1) and forced("launch") is None
-        return y if plain else _other_bits(y)
-
-    return faulty
-
-
-def too_large(function: Function) -> Function:
-    """Breaks accuracy: an eighth too much, as a term that is counted twice."""
-
-    @wraps(function)
-    def faulty(*arguments: Any, **options: Any) -> Tensor:
-        return function(*arguments, **options) * 1.125
-
-    return faulty
+    return _other_bits(function, lambda *_: forced("threads") not in (None, 1) or forced("launch") is not None)
 
 
 def other_bits_on_cuda(function: Function) -> Function:
     """Breaks device: the accelerator has a formula of its own."""
+    return _other_bits(function, lambda _, y: y.is_cuda)
+
+
+def too_large(function: Function) -> Function:
+    """Breaks accuracy: an eighth too much, as a term that is counted twice."""
+    return wraps(function)(lambda *arguments, **options: function(*arguments, **options) * 1.125)
+
+
+def tail_is_not_written(function: Function) -> Function:
+    """Breaks accuracy: elements past the last whole block of 16 stay as they were allocated."""
 
     @wraps(function)
     def faulty(*arguments: Any, **options: Any) -> Tensor:
         y = function(*arguments, **options)
-        return _other_bits(y) if y.is_cuda else y
+        return y * (torch.arange(y.shape[-1], device=y.device) < y.shape[-1] // BLOCK * BLOCK)
+
+    return faulty
+
+
+def overwrites_its_last_argument(function: Function) -> Function:
+    """Breaks what inputs keep: the result is written into the memory of one."""
+    return wraps(function)(lambda *arguments, **options: arguments[-1].copy_(function(*arguments, **options)))
+
+
+def takes_anything(function: Function) -> Function:
+    """Breaks refusal: tensors that do not fit the first are cast and cropped until they do."""
+
+    @wraps(function)
+    def faulty(first: Tensor, *others: Tensor, **options: Any) -> Tensor:
+        dtype = first.dtype if first.dtype in FORMATS else torch.float32
+        return function(first.to(dtype), *(each[: first.shape[0]].to(dtype) for each in others), **options)
 
     return faulty

@@ -63,8 +63,8 @@ def build(kind: type[Record], value: Any, place: Place) -> Record:
     hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
     given = {}
     for key, item in value.items():
-        # What may be left out may also be empty.
-        empty = known[key].default_factory is not MISSING and item in ([], {})
+        # What may be left out may also be empty, unless something is derived where it is left out.
+        empty = known[key].default_factory is not MISSING and not known[key].metadata and item in ([], {})
         given[key] = item if empty else _value(hints[key], item, place.at(key, value.lines[key]))
     return kind(**given)
 

@@ -22,7 +22,9 @@ def named_objects(contract: Contract) -> Iterator[tuple[str, str, str]]:
         ("proofs", "object"),
     ):
         for identifier, entry in getattr(contract, section).items():
-            yield section, identifier, getattr(entry, field)
+            # A proof that is derived from its kind names nothing.
+            if getattr(entry, field):
+                yield section, identifier, getattr(entry, field)
     for identifier, obligation in contract.obligations.items():
         if ":" in obligation.name:
             yield "obligations", identifier, obligation.name

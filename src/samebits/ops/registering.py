@@ -1,10 +1,10 @@
-"""How an operator becomes torch's: schema, implementation on every device, fake, gradient, in one call.
+"""How an operator becomes torch's: schema, implementation on every device, fake, gradient, cuts, in one call.
 
 Knows no operator. `Library.define` and `impl` instead of `custom_op`: half the cost of a call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_leaves
 
+from samebits.ops.cuts import Cuts
 from samebits.trace.spans import active, span
 
 _PLAIN = (Tensor, nn.Parameter)
 _library: Any = torch.library.Library("samebits", "FRAGMENT")  # type: ignore[no-untyped-call]
 _runs: dict[str, Callable[..., Any]] = {}
+_cuts: dict[str, Cuts] = {}
 
 
 def register(
@@ -27,8 +29,11 @@ def register(
     fake: Callable[..., Any],
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
+    cuts: Cuts | None = None,
 ) -> None:
-    """Make `torch.ops.samebits.<name>` from a schema like "name(Tensor x, str backend) -> Tensor"."""
+    """Make `torch.ops.samebits.<name>` from a schema like "name(Tensor x, str backend) -> Tensor".
+
+    `cuts` says how ranks may share its tensors; without it no rank may."""
     name = schema.split("(")[0]
     _library.define(schema)
     _runs[name] = timed = _as_span(name, run)
@@ -37,6 +42,13 @@ def register(
     torch.library.register_fake(f"samebits::{name}", fake)
     if backward is not None:
         torch.library.register_autograd(f"samebits::{name}", backward, setup_context=setup_context)
+    if cuts is not None:
+        _cuts[name] = cuts
+
+
+def registered_cuts() -> Mapping[str, Cuts]:
+    """By operator, how its tensors may be cut; one that is not here may not be."""
+    return _cuts
 
 
 def _as_span(name: str, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,17 +1,17 @@
-"""Sharding rules for torch's DTensor: how an operator's tensors may be cut over ranks without its bits moving.
+"""Sharding rules for torch's DTensor, made of the cuts that operators register (`samebits.ops.cuts`).
 
-Knows no process group. A rule lets rows, output columns or heads be cut, or nothing; never an axis that is summed over.
-What arrives cut along such an axis is gathered by DTensor first; no sum is ever left to a collective ("partial").
+Knows no process group and no operator but the two that need a function here. What arrives cut along an axis that is
+summed over is gathered by DTensor first; no sum is ever left to a collective ("partial").
 
-An operator without a rule (attention, for which there is a function here, the reduced cross_entropy, and those that
+An operator without cuts (attention, for which there is a function here, the reduced cross_entropy, and those that
 write into a sum) raises, as does an argument that is partial. A batch that ranks do not divide must be flattened before
 it is cut: torch cannot after."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,122 +21,49 @@ from torch.distributed.tensor.experimental import register_sharding
 
 import samebits.ops
 from samebits.ops.arguments import choose_backend
-from samebits.ops.registering import call
+from samebits.ops.cuts import Cut, Cuts
+from samebits.ops.registering import call, registered_cuts
 
 Layout = tuple[list[Placement | None], list[Placement | None]]
 """Where an operator's outputs and its arguments lie, along one axis of the mesh; None for what is no tensor."""
-Rule = Callable[..., Sequence[Layout]]
 
 _enabled: set[str] = set()
 
 
 def enable() -> None:
-    """Registers the rules with DTensor, once a process. An operator without a rule raises when it meets a DTensor."""
-    for name, rule in RULES.items():
+    """Registers the operators' cuts with DTensor, once a process. An operator without any raises when it meets one."""
+    for name, cuts in registered_cuts().items():
         if name not in _enabled:
-            register_sharding(getattr(torch.ops.samebits, name).default)(partial(_ruled, name, rule))
+            operator = getattr(torch.ops.samebits, name).default
+            register_sharding(operator)(
+                partial(_layouts, name, [each.name for each in operator._schema.arguments], cuts)
+            )
             _enabled.add(name)
 
 
-def _ruled(name: str, rule: Rule, *arguments: Any) -> Sequence[Layout]:
-    """The rule, for arguments whose values are all there."""
+def _layouts(name: str, names: Sequence[str], cuts: Cuts, *arguments: Any) -> Sequence[Layout]:
+    """All whole, and every way that the operator registered, for arguments whose values are all there."""
     for place, each in enumerate(arguments):
         if isinstance(each, DTensorSpec) and any(isinstance(placement, Partial) for placement in each.placements):
             raise ValueError(
                 f"{name}: argument {place} lies {each.placements}, so a backend would sum it in an order of its own;"
                 f" allowed: Replicate, Shard"
             )
-    return rule(*arguments)
+    given = dict(zip(names, arguments, strict=False))
+    ways = cuts(given) if callable(cuts) else cuts
+    outputs = len(getattr(torch.ops.samebits, name).default._schema.returns)
+    return [_layout(given, each) for each in (Cut({}, (None,) * outputs), *ways)]
 
 
-def _layout(arguments: Sequence[Any], outputs: Sequence[Placement], cut: Mapping[int, Placement]) -> Layout:
-    """Arguments lie as `cut` says, other tensors whole."""
-    return list(outputs), [
-        cut.get(place, Replicate()) if isinstance(each, DTensorSpec) else None for place, each in enumerate(arguments)
+def _layout(given: Mapping[str, Any], cut: Cut) -> Layout:
+    """Placements of outputs and arguments; what is no tensor has none."""
+    return [_placed(axis) for axis in cut.outputs], [
+        _placed(cut.arguments.get(name)) if isinstance(each, DTensorSpec) else None for name, each in given.items()
     ]
 
 
-def _gemm(*arguments: Any) -> Sequence[Layout]:
-    """(a, b, bias, backend): rows of a, or columns of b with their bias; the axis between them whole."""
-    lay = partial(_layout, arguments)
-    return [lay([Replicate()], {}), lay([Shard(0)], {0: Shard(0)}), lay([Shard(1)], {1: Shard(1), 2: Shard(0)})]
-
-
-def _lm_head(*arguments: Any) -> Sequence[Layout]:
-    """(hidden, weight, backend): rows of hidden, or of the weight, which are columns of the logits."""
-    lay = partial(_layout, arguments)
-    return [lay([Replicate()], {}), lay([Shard(0)], {0: Shard(0)}), lay([Shard(1)], {1: Shard(0)})]
-
-
-def _by_rows(outputs: int, *cut: int) -> Rule:
-    """Rows of the arguments at these places and of every output; the other arguments whole."""
-
-    def rule(*arguments: Any) -> Sequence[Layout]:
-        whole = _layout(arguments, [Replicate()] * outputs, {})
-        return [whole, _layout(arguments, [Shard(0)] * outputs, {place: Shard(0) for place in cut})]
-
-    return rule
-
-
-def _by_element(outputs: int) -> Rule:
-    """Any axis, the same of all tensors."""
-
-    def rule(*arguments: Any) -> Sequence[Layout]:
-        tensors = [place for place, each in enumerate(arguments) if isinstance(each, DTensorSpec)]
-        cuts = [Replicate(), *(Shard(axis) for axis in range(arguments[0].ndim))]
-        return [_layout(arguments, [cut] * outputs, dict.fromkeys(tensors, cut)) for cut in cuts]
-
-    return rule
-
-
-def _rope(*arguments: Any) -> Sequence[Layout]:
-    """(x (tokens, heads, size), positions, ...): tokens with their positions, or heads."""
-    lay = partial(_layout, arguments)
-    return [lay([Replicate()], {}), lay([Shard(0)], {0: Shard(0), 1: Shard(0)}), lay([Shard(1)], {0: Shard(1)})]
-
-
-def _embedding(*arguments: Any) -> Sequence[Layout]:
-    """(ids, weight, padding, backend): ids, or columns of the table; the vocabulary whole."""
-    lay = partial(_layout, arguments)
-    return [lay([Replicate()], {}), lay([Shard(0)], {0: Shard(0)}), lay([Shard(1)], {1: Shard(1)})]
-
-
-def _embedding_dweight(*arguments: Any) -> Sequence[Layout]:
-    """(dy, ids, vocabulary, padding, backend): columns; positions are summed over, so they are whole."""
-    lay = partial(_layout, arguments)
-    return [lay([Replicate()], {}), lay([Shard(1)], {0: Shard(1)})]
-
-
-def _logprob_gradients(*arguments: Any) -> Sequence[Layout]:
-    """(dlogprob, hidden, weight, ids, lse, ignore_index, wants_hidden, wants_weight, backend): rows, unless they are
-    summed over for the weight's gradient; what is not wanted is empty and so whole."""
-    lay = partial(_layout, arguments)
-    wants_hidden, wants_weight = arguments[6:8]
-    whole = lay([Replicate(), Replicate()], {})
-    if wants_weight or not wants_hidden:
-        return [whole]
-    return [whole, lay([Shard(0), Replicate()], dict.fromkeys((0, 1, 3, 4), Shard(0)))]
-
-
-RULES: Final[Mapping[str, Rule]] = {
-    "gemm": _gemm,
-    "lm_head": _lm_head,
-    "rmsnorm": _by_rows(2, 0),
-    "rmsnorm_residual": _by_rows(3, 0, 2),
-    "rmsnorm_dx": _by_rows(1, 0, 1, 3, 4),
-    "rope": _rope,
-    "swiglu": _by_element(1),
-    "swiglu_backward": _by_element(2),
-    "gelu": _by_element(1),
-    "gelu_backward": _by_element(1),
-    "softmax": _by_rows(1, 0),
-    "softmax_dx": _by_rows(1, 0, 1),
-    "embedding": _embedding,
-    "embedding_dweight": _embedding_dweight,
-    "selected_logprob": _by_rows(2, 0, 2),
-    "selected_logprob_gradients": _logprob_gradients,
-    "cross_entropy_rows": _by_rows(2, 0, 2),
-}
+def _placed(axis: int | None) -> Placement:
+    return Replicate() if axis is None else Shard(axis)
 
 
 def attention(q: DTensor, k: DTensor, v: DTensor, **options: Any) -> DTensor:

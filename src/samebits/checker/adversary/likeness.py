@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samebits.checker.targets import Home, all_specs, find_spec
+from samebits.checker.targets import Home, aliases, all_specs, find_spec
 from samebits.contracts.spec import OperatorSpec
 
 # Numbers that an operator's arguments imply, under the names that people give them.
@@ -20,16 +20,6 @@ SCALARS: dict[str, object] = {
     "is_causal": True,
     "dim": -1,
     "axis": -1,
-}
-NAMES = {
-    "gemm": "matmul",
-    "mm": "matmul",
-    "rms_norm": "rmsnorm",
-    "layer_norm": "layernorm",
-    "logprob": "selected_logprob",
-    "log_prob": "selected_logprob",
-    "logp": "selected_logprob",
-    "sdpa": "attention",
 }
 _BY_PLACE = ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
 
@@ -59,9 +49,8 @@ def form_of(spec: OperatorSpec, parameters: Sequence[Sequence[Any]] | None, name
     needed = tuple(each for each in wanted if each not in spec.optional_arguments)
     if parameters is None:
         return Form(spec=spec, order=wanted, keywords={}, scalars={})
-    scalars = {each: value for each, value in SCALARS.items() if any(each == one for one, _, _ in parameters)}
-    if spec.name == "full":
-        scalars |= {each: False for each in ("causal", "is_causal") if each in scalars}
+    implied = {**SCALARS, **spec.implied}
+    scalars = {each: value for each, value in implied.items() if any(each == one for one, _, _ in parameters)}
     own = [(each, required) for each, kind, required in parameters if kind in _BY_PLACE and each not in scalars]
     open_end = any(kind == "VAR_POSITIONAL" for _, kind, _ in parameters)
     named = [each for each, kind, required in parameters if kind == "KEYWORD_ONLY" and required and each not in scalars]
@@ -95,7 +84,7 @@ def candidates(own_name: str, parameters: Sequence[Sequence[Any]] | None, like: 
             continue
     hints = [
         (len(word), name)
-        for word, name in {**{each: each for each in known}, **NAMES}.items()
+        for word, name in {**{each: each for each in known}, **aliases(home)}.items()
         if word in own_name.lower()
     ]
     for _, name in sorted(hints, reverse=True):

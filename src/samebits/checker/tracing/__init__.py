@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from samebits.contracts.proof import Proof
+from samebits.contracts.registry import Component
 from samebits.records.packages import lacking
 
 TIMEOUT_SECONDS: Final = 600
@@ -41,7 +42,7 @@ def child_environment() -> dict[str, str]:
 
 
 def asked(*names: str) -> list[dict[str, Any]]:
-    """The facts that one tracing process finds about components, or about kernels as FILE:KERNEL."""
+    """The facts that one tracing process finds about operators, by package, or about kernels as FILE:KERNEL."""
     require_triton()
     try:
         finished = subprocess.run(
@@ -61,6 +62,6 @@ def asked(*names: str) -> list[dict[str, Any]]:
     return answer
 
 
-def rows_proof(component: str) -> Proof:
-    """Every row of a component's results is one expression, whatever the batch and the launch, and is stored once."""
-    return Proof(kind="dag", **asked(component)[0])
+def rows_proof(component: Component) -> Proof:
+    """Every row of an operator's results is one expression, whatever the batch and the launch, and is stored once."""
+    return Proof(kind="dag", **asked(component.package)[0])

@@ -1,4 +1,4 @@
-"""The process that traces: `python -m samebits.checker.tracing NAME...`, a component or FILE:KERNEL.
+"""The process that traces: `python -m samebits.checker.tracing NAME...`, an operator's package or FILE:KERNEL.
 
 Prints the facts of a proof as JSON. A kernel of one's own is (x_ptr, y_ptr, M, H, BLOCK): rows of x to rows of y."""
 
@@ -31,19 +31,18 @@ def self_test(tracer: Any) -> None:
 
 def main(names: list[str]) -> list[dict[str, Any]]:
     """The facts for each name, in the order asked for."""
-    from samebits.checker.tracing.cases import COMPONENTS
     from samebits.checker.tracing.comparing import judge
     from samebits.checker.tracing.hooks import install
     from samebits.checker.tracing.interpreter import Tracer
+    from samebits.checker.tracing.operators import traced_kernels
     from samebits.checker.tracing.own import own_case
 
     tracer = Tracer()
     install(tracer)
     self_test(tracer)
-    unknown = [name for name in names if ":" not in name and name not in COMPONENTS]
-    if unknown:
-        raise RuntimeError(f"tracing: component {unknown[0]!r} is unknown; allowed: {', '.join(COMPONENTS)}")
-    return [judge(tracer, [own_case(*name.rsplit(":", 1))] if ":" in name else COMPONENTS[name]) for name in names]
+    return [
+        judge(tracer, [own_case(*name.rsplit(":", 1))] if ":" in name else traced_kernels(name).cases) for name in names
+    ]
 
 
 if __name__ == "__main__":

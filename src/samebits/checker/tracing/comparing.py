@@ -14,10 +14,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from samebits.checker.tracing.components import Case, Output
 from samebits.checker.tracing.interpreter import Tracer
-from samebits.checker.tracing.memory import SHARED
 from samebits.checker.tracing.nodes import RefusedError
+from samebits.contracts.traced import SHARED, Case, Output
 from samebits.native.launch_numbers import launching
 
 # Few, so that programs which stay on a multiprocessor walk over several tiles even here.

@@ -14,8 +14,9 @@ from torch import Tensor
 from triton.runtime import interpreter as interp
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from samebits.checker.tracing.memory import MIXED, NODE, SHARED, Memory, is_symbolic, joined
+from samebits.checker.tracing.memory import MIXED, NODE, Memory, is_symbolic, joined
 from samebits.checker.tracing.nodes import COMPARISONS, Nodes, RefusedError
+from samebits.contracts.traced import SHARED
 
 ELEMENTARY: Final = "samebits.numerics.elementary.triton_generated"
 ROUNDING: Final = ("add", "sub", "mul", "fma", "div")

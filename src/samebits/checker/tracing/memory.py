@@ -12,10 +12,10 @@ import numpy as np
 from torch import Tensor
 
 from samebits.checker.tracing.nodes import Nodes, RefusedError
+from samebits.contracts.traced import SHARED
 
 # A value under trace: the number of its expression, and the row whose data it was made from.
 NODE: Final = np.dtype([("id", np.int64), ("row", np.int64)])
-SHARED: Final = -1  # of no row
 MIXED: Final = -2  # of more than one, or of memory that nobody wrote
 NOBODY: Final = -1
 SEVERAL: Final = -2

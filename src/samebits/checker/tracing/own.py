@@ -11,8 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from samebits.checker.tracing.components import Case, Outputs, by_rows, result
-from samebits.checker.tracing.memory import Memory
+from samebits.contracts.traced import Case, Memory, Outputs, by_rows, result
 
 WIDTH = 100
 

@@ -4,10 +4,10 @@ Knows no operator. A tensor is a line of N elements, cut into blocks; offsets ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -59,8 +59,10 @@ def store_elements(ptr, offsets, value, inside, ALIGNED: tl.constexpr):
     tl.store(element_pointers(ptr, offsets, ALIGNED), value.to(ptr.dtype.element_ty), mask=inside)
 
 
-def run_elements(kernel: Any, tensors: Sequence[Tensor], **constants: Any) -> None:
-    """Launch kernel(*tensors, N, *constants, BLOCK, ALIGNED) over contiguous tensors of one size, the outputs last."""
+def run_elements(kernel: Any, *inputs: Tensor, outputs: int = 1, **constants: Any) -> list[Tensor]:
+    """Launch kernel(*inputs, *outputs, N, *constants, BLOCK, ALIGNED) over contiguous tensors of one size."""
+    made = [torch.empty_like(inputs[0]) for _ in range(outputs)]
+    tensors = (*inputs, *made)
     launch = forced("launch")
     launch = launch if isinstance(launch, ElementLaunch) else ELEMENT_LAUNCH
     size = tensors[0].numel()
@@ -76,3 +78,4 @@ def run_elements(kernel: Any, tensors: Sequence[Tensor], **constants: Any) -> No
             BLOCK=launch.block,
             ALIGNED=aligned,
         )
+    return made

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
-from samebits.contracts.predicates import difference
+from samebits.contracts.predicates import difference, not_refused
 from samebits.ops.adamw.reference import SUBJECT
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY
 
@@ -143,5 +143,4 @@ def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:
         "eps of 0": call.refusal({"eps": 0.0}),
         "lr below 0": call.refusal({"lr": -1.0}),
     }
-    taken = [what for what, said in answers.items() if not said or "\n" in said]
-    return f"not refused in one line: {', '.join(taken)}" if taken else ""
+    return not_refused(answers)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -237,7 +238,7 @@ def _exact_bytes(arguments: Arguments, dy: Tensor, error: Callable[[int], float]
     return {"output": Bounded(exact=exact_bytes, allowed=torch.zeros_like(exact_bytes))}
 
 
-def _spec(name: str, forms: Mapping[str, Forms], options: Options) -> OperatorSpec:
+def _spec(name: str, forms: Mapping[str, Forms], options: Options, **more: Any) -> OperatorSpec:
     return OperatorSpec(
         name=name,
         row_arguments=("q", "k", "v"),
@@ -247,13 +248,14 @@ def _spec(name: str, forms: Mapping[str, Forms], options: Options) -> OperatorSp
         exact=partial(exact, options),
         launches=launches,
         forms=forms,
+        **more,
     )
 
 
 _FORMS = {"padding": _padding, "chunk": _chunk, "cache": _cache}
 SPECS = {
-    "attention": _spec("attention", _FORMS, Options()),
-    "full": _spec("full", {"padding": _padding}, FULL),
+    "attention": _spec("attention", _FORMS, Options(), aliases=("sdpa",)),
+    "full": _spec("full", {"padding": _padding}, FULL, implied={"causal": False, "is_causal": False}),
     "windowed": _spec("windowed", _FORMS, WINDOWED),
     "capped": _spec("capped", _FORMS, CAPPED),
     "held_bytes": OperatorSpec(

@@ -15,6 +15,7 @@ from torch import Tensor
 from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_integer
 from samebits.ops.cross_entropy.reference import factor_of, total_and_mean
+from samebits.ops.cuts import by_rows
 from samebits.ops.logprob import check_rows, check_vocabulary, forward, statistic_dtype
 from samebits.ops.logprob.gradients import Selection
 from samebits.ops.registering import call, register
@@ -238,6 +239,7 @@ register(
     fake=_rows_fake,
     setup_context=_rows_setup,
     backward=_rows_backward,
+    cuts=by_rows(2, "hidden", "targets"),
 )
 register(
     "cross_entropy(Tensor hidden, Tensor weight, Tensor targets, int ignore_index, str reduction, float? denominator,"

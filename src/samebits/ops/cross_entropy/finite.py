@@ -115,6 +115,11 @@ def mixtures() -> FiniteSet:
     )
 
 
+def on_both() -> tuple[FiniteSet, ...]:
+    """What is compared between the CPU and a GPU."""
+    return squares(), mixtures()
+
+
 def _of_logits(logits: Tensor, vocabulary: int) -> Arguments:
     """Every row of logits with every target."""
     targets = torch.arange(vocabulary).repeat(len(logits))

@@ -78,3 +78,8 @@ def mixtures() -> FiniteSet:
         part=part,
         rows=lambda _: FEW**6,
     )
+
+
+def on_both() -> tuple[FiniteSet, ...]:
+    """What is compared between the CPU and a GPU."""
+    return vocabularies(), mixtures()

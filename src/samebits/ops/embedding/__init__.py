@@ -21,6 +21,7 @@ from samebits.ops.arguments import (
     short,
 )
 from samebits.ops.backends import kernel_module
+from samebits.ops.cuts import Cut
 from samebits.ops.registering import call, register
 
 # The number of no row: what an operator is given where no row is exempt from the gradient.
@@ -151,11 +152,15 @@ register(
     fake=_embedding_fake,
     setup_context=_setup_context,
     backward=_backward,
+    # Ids, or columns of the table; the vocabulary whole.
+    cuts=[Cut({"ids": 0}, (0,)), Cut({"weight": 1}, (1,))],
 )
 register(
     "embedding_dweight(Tensor dy, Tensor ids, SymInt vocabulary, int padding, str backend) -> Tensor",
     run=_dweight,
     fake=_dweight_fake,
+    # Positions are summed over, so they are whole.
+    cuts=[Cut({"dy": 1}, (1,))],
 )
 register(
     "embedding_dweight_(Tensor(a!) accumulator, Tensor dy, Tensor ids, int padding, str backend) -> ()",

@@ -1,17 +1,16 @@
-"""How a checker drives `gelu`, by the error function and by tanh: inputs, exact values and bounds, launch numbers."""
+"""How a checker drives `gelu`, by the error function and by tanh: exact values and bounds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
-from samebits.native.launch_numbers import cpu_launches
+from samebits.contracts.spec import Arguments, Bounded
 from samebits.numerics.elementary import MAXIMUM_ULP
-from samebits.numerics.recipes import make
+from samebits.ops.elementwise import element_spec
 from samebits.ops.gelu import gelu
 from samebits.ops.gelu.reference import (
     CUBIC,
@@ -25,7 +24,6 @@ from samebits.ops.gelu.reference import (
 )
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 
-TRITON_BLOCKS_AND_WARPS = ((128, 1), (256, 2), (1024, 8), (2048, 4))
 # Float64's own roundings in the exact values.
 FLOAT64_STEPS = 16
 OF_ERF, OF_TANH, OF_EXP = (MAXIMUM_ULP[name] * 2 * FLOAT32_ROUNDOFF for name in ("erf", "tanh", "exp"))
@@ -40,10 +38,6 @@ TANH_IS_ONE = 10.0
 def gelu_tanh(x: Tensor) -> Tensor:
     """The second subject: a checker hands over tensors alone."""
     return gelu(x, "tanh")
-
-
-def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
-    return {"x": torch.from_numpy(make(recipe, shape, seed, format)).to(getattr(torch, format))}
 
 
 def _bounded(
@@ -98,32 +92,4 @@ def _exact_tanh(arguments: Arguments, dy: Tensor, error: Callable[[int], float])
     }
 
 
-def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
-    """Threads times instruction sets on the CPU; block times warps by Triton."""
-    if backend == "cpu":
-        return cpu_launches()
-    from samebits.ops._triton.elements import ElementLaunch
-
-    return [{"launch": ElementLaunch(block=block, warps=warps)} for block, warps in TRITON_BLOCKS_AND_WARPS]
-
-
-SPECS = {
-    "gelu": OperatorSpec(
-        name="gelu",
-        row_arguments=("x",),
-        shared_arguments=(),
-        shape_axes="MH",
-        make=_make,
-        exact=_exact,
-        launches=launches,
-    ),
-    "gelu_tanh": OperatorSpec(
-        name="gelu_tanh",
-        row_arguments=("x",),
-        shared_arguments=(),
-        shape_axes="MH",
-        make=_make,
-        exact=_exact_tanh,
-        launches=launches,
-    ),
-}
+SPECS = {"gelu": element_spec("gelu", ("x",), _exact), "gelu_tanh": element_spec("gelu_tanh", ("x",), _exact_tanh)}

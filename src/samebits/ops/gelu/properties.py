@@ -9,7 +9,7 @@ from torch import Tensor
 
 from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
-from samebits.contracts.predicates import difference, ulp
+from samebits.contracts.predicates import difference, falls, not_refused
 from samebits.ops.gelu.check import OF_ERF, OF_ERF_ARGUMENT
 from samebits.ops.gelu.reference import gelu64
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY
@@ -45,13 +45,7 @@ def has_a_floor(call: Call, tolerance: Tolerance) -> str:
 def rises(call: Call, tolerance: Tolerance) -> str:
     """G never falls for positive x; not by a bit in 16 bits, by no more than the tolerance in float32."""
     y = call.again(x=_finite(call).abs().sort(-1).values)
-    along = y.double()
-    slack = float(tolerance.value or 0.0) * ulp(along[..., :-1], y.dtype) if y.dtype == torch.float32 else 0.0
-    falls = along[..., :-1] - along[..., 1:] > slack
-    if not bool(falls.any()):
-        return ""
-    index = tuple(int(place[0]) for place in torch.nonzero(falls, as_tuple=True))
-    return f"falls at {list(index)} of the sorted row, from {float(along[index])}"
+    return falls(y, tolerance)
 
 
 def close_to_the_error_function(call: Call, tolerance: Tolerance) -> str:
@@ -75,5 +69,4 @@ def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:
         "whole numbers": call.refusal(x=_finite(call).int()),
         "another approximation": call.refusal({"approximate": "sigmoid"}),
     }
-    taken = [what for what, said in answers.items() if not said or "\n" in said]
-    return f"not refused in one line: {', '.join(taken)}" if taken else ""
+    return not_refused(answers)

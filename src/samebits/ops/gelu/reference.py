@@ -14,6 +14,7 @@ from torch import Tensor
 
 from samebits.numerics.elementary import evaluate
 from samebits.numerics.fma import fma32
+from samebits.ops.float32 import float32_of, like, quietly
 
 # Decide bits: each is rounded once to float32.
 ROOT_HALF: Final = 0.7071067811865476
@@ -27,26 +28,24 @@ CUBIC_SLOPE: Final = 0.134145
 """3 * CUBIC"""
 
 _half, _one = np.asarray(0.5, np.float32), np.asarray(1.0, np.float32)
-# Infinities, and what comes of them, are data like any other.
-_quietly = np.errstate(invalid="ignore", over="ignore", under="ignore")
 
 
-@_quietly
+@quietly
 def forward(x: Tensor, by_tanh: bool) -> Tensor:
     """y = (x * 0.5) * (1 + e), e the error function or tanh."""
     if x.dtype == torch.float64:
         return gelu_tanh64(x) if by_tanh else gelu64(x)
-    values = _float32(x)
+    values = float32_of(x)
     e = _tanh(values) if by_tanh else _erf(values)
-    return _like((values * _half) * (_one + e), x)
+    return like((values * _half) * (_one + e), x)
 
 
-@_quietly
+@quietly
 def backward(dy: Tensor, x: Tensor, by_tanh: bool) -> Tensor:
     """dx = dy * (the slope of x/2 (1 + e)); the slope's last addition is fused."""
     if x.dtype == torch.float64:
         return dy * (slope_tanh64(x) if by_tanh else slope64(x))
-    values = _float32(x)
+    values = float32_of(x)
     if by_tanh:
         t = _tanh(values)
         inner = np.float32(ROOT_TWO_OVER_PI) * fma32(np.asarray(CUBIC_SLOPE, np.float32), values * values, _one)
@@ -54,7 +53,7 @@ def backward(dy: Tensor, x: Tensor, by_tanh: bool) -> Tensor:
     else:
         pdf = evaluate("exp", np.asarray((values * -_half) * values)) * np.float32(DENSITY)
         slope = fma32(values, pdf, _half * (_one + _erf(values)))
-    return _like(_float32(dy) * slope, x)
+    return like(float32_of(dy) * slope, x)
 
 
 def gelu64(x: Tensor) -> Tensor:
@@ -93,11 +92,3 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 def _tanh(x: np.ndarray) -> np.ndarray:
     return evaluate("tanh", np.asarray(np.float32(ROOT_TWO_OVER_PI) * fma32(np.float32(CUBIC) * (x * x), x, x)))
-
-
-def _float32(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().float().cpu().numpy()
-
-
-def _like(values: np.ndarray, tensor: Tensor) -> Tensor:
-    return torch.from_numpy(np.asarray(values)).to(device=tensor.device, dtype=tensor.dtype)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -58,13 +57,9 @@ def gelu_backward(
 
 def forward(x: Tensor, by_tanh: bool) -> Tensor:
     """y = (x * 0.5) * (1 + e), e the error function or tanh."""
-    y = torch.empty_like(x)
-    run_elements(gelu_forward, (x, y), BY_TANH=by_tanh)
-    return y
+    return run_elements(gelu_forward, x, BY_TANH=by_tanh)[0]
 
 
 def backward(dy: Tensor, x: Tensor, by_tanh: bool) -> Tensor:
     """The gradient of x."""
-    dx = torch.empty_like(x)
-    run_elements(gelu_backward, (dy, x, dx), BY_TANH=by_tanh)
-    return dx
+    return run_elements(gelu_backward, dy, x, BY_TANH=by_tanh)[0]

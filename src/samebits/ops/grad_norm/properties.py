@@ -11,7 +11,7 @@ from torch import Tensor
 
 from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
-from samebits.contracts.predicates import difference
+from samebits.contracts.predicates import difference, not_refused
 from samebits.ops.grad_norm.check import MAX_NORM, of_norm
 from samebits.ops.grad_norm.reference import SMALL
 from samebits.ops.rounding import FLOAT32_ROUNDOFF
@@ -71,5 +71,4 @@ def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:
         "a largest norm that is not a number": call.refusal({"max_norm": math.nan}),
         "an infinite largest norm": call.refusal({"max_norm": math.inf}),
     }
-    taken = [what for what, said in answers.items() if not said or "\n" in said]
-    return f"not refused in one line: {', '.join(taken)}" if taken else ""
+    return not_refused(answers)

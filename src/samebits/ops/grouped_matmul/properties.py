@@ -11,7 +11,7 @@ from torch import Tensor
 
 from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
-from samebits.contracts.predicates import difference
+from samebits.contracts.predicates import difference, not_refused
 from samebits.ops.matmul import matmul
 
 
@@ -80,5 +80,4 @@ def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:
         "x of one axis": {"x": x[:, 0]},
     }
     answers = {what: call.refusal(**changed) for what, changed in bad.items()}
-    taken = [what for what, said in answers.items() if not said or "\n" in said]
-    return f"not refused in one line: {', '.join(taken)}" if taken else ""
+    return not_refused(answers)

@@ -154,6 +154,11 @@ def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, ba
     return sums
 
 
+def _of_torch(x: Tensor, weight: Tensor, bias: Tensor, eps: float = EPSILON) -> Tensor:
+    """torch's own, whose second argument is the shape."""
+    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, eps)
+
+
 SPECS = {
     "layernorm": OperatorSpec(
         name="layernorm",
@@ -166,6 +171,8 @@ SPECS = {
         resume=_resume,
         optional_arguments=("bias",),
         own_numbers={"eps": (EPSILON, 1e-6, 1e-12, 2.0**-23)},
+        aliases=("layer_norm",),
+        stock=dict.fromkeys((torch.nn.functional.layer_norm, torch.layer_norm), _of_torch),
     ),
     "layernorm_mean": OperatorSpec(
         name="layernorm_mean",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
-from samebits.contracts.predicates import difference
+from samebits.contracts.predicates import difference, not_refused
 from samebits.ops.layernorm.check import EPSILON, allowed_output, normalised
 from samebits.ops.layernorm.reference import layernorm64
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, allowed_error
@@ -129,5 +129,4 @@ def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:
         "eps below 0": call.refusal({"eps": -1e-6}),
         "eps that is no number": call.refusal({"eps": math.nan}),
     }
-    taken = [what for what, said in answers.items() if not said or "\n" in said]
-    return f"not refused in one line: {', '.join(taken)}" if taken else ""
+    return not_refused(answers)

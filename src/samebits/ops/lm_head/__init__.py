@@ -14,6 +14,7 @@ from torch import Tensor
 
 from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_dimensions, check_equal, check_tensors, choose_backend, short
+from samebits.ops.cuts import Cut
 from samebits.ops.embedding import embedding_gradient_
 from samebits.ops.matmul import matmul_accumulate_
 from samebits.ops.registering import call, register
@@ -87,4 +88,6 @@ register(
     fake=_fake,
     setup_context=_setup_context,
     backward=_backward,
+    # Rows of hidden, or of the weight, which are columns of the logits.
+    cuts=[Cut({"hidden": 0}, (0,)), Cut({"weight": 0}, (1,))],
 )

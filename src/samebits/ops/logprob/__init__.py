@@ -7,6 +7,7 @@ over the vocabulary, that of weight a chain over rows that may stop and go on in
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from samebits.ops.arguments import (
     choose_backend,
     short,
 )
+from samebits.ops.cuts import Cut, by_rows
 from samebits.ops.logprob.gradients import Selection, kernel
 from samebits.ops.registering import call, register
 
@@ -257,6 +259,13 @@ def _backward(ctx: Any, dlogprob: Tensor, _: Tensor) -> tuple[Tensor | None, ...
     return dhidden if wants_hidden else None, dweight if wants_weight else None, None, None, None
 
 
+def _gradient_cuts(arguments: Mapping[str, Any]) -> Sequence[Cut]:
+    """Rows, unless they are summed over for the weight's gradient; what is not wanted is empty and so whole."""
+    if arguments["wants_weight"] or not arguments["wants_hidden"]:
+        return []
+    return [Cut(dict.fromkeys(("dlogprob", "hidden", "ids", "lse"), 0), (0, None))]
+
+
 register(
     "logprob_of_logits(Tensor logits, Tensor ids, int ignore_index, str backend) -> Tensor",
     run=_of_logits,
@@ -268,12 +277,14 @@ register(
     fake=_forward_fake,
     setup_context=_setup_context,
     backward=_backward,
+    cuts=by_rows(2, "hidden", "ids"),
 )
 register(
     "selected_logprob_gradients(Tensor dlogprob, Tensor hidden, Tensor weight, Tensor ids, Tensor lse,"
     " int ignore_index, bool wants_hidden, bool wants_weight, str backend) -> (Tensor, Tensor)",
     run=_gradients,
     fake=_gradients_fake,
+    cuts=_gradient_cuts,
 )
 register(
     "selected_logprob_gradients_(Tensor(a!) accumulator, Tensor dlogprob, Tensor hidden, Tensor weight, Tensor ids,"

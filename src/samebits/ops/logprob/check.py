@@ -120,5 +120,6 @@ SPECS = {
         launches=launches,
         without_gradient=("ids",),
         resume=_resume,
+        aliases=("logprob", "log_prob", "logp"),
     )
 }

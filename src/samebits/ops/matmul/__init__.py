@@ -14,6 +14,7 @@ from torch import Tensor
 from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_accumulator, check_dimensions, check_equal, check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
+from samebits.ops.cuts import Cut
 from samebits.ops.registering import call, register
 
 
@@ -114,6 +115,8 @@ register(
     fake=_gemm_fake,
     setup_context=_setup_context,
     backward=_backward,
+    # Rows of a, or columns of b with their bias; the axis between them whole.
+    cuts=[Cut({"a": 0}, (0,)), Cut({"b": 1, "bias": 0}, (1,))],
 )
 register(
     "gemm_accumulate_(Tensor(a!) accumulator, Tensor a, Tensor b, str backend) -> ()",

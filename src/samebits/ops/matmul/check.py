@@ -139,5 +139,6 @@ SPECS = {
         launches=launches,
         resume=_resume_matmul,
         exact_specials=True,
+        aliases=("gemm", "mm"),
     ),
 }

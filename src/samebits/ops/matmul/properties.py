@@ -9,7 +9,7 @@ from torch import Tensor
 
 from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
-from samebits.contracts.predicates import difference
+from samebits.contracts.predicates import difference, not_refused
 from samebits.ops.rounding import allowed_error
 
 # Rows, depth and columns that no tile divides, and two that tiles do.
@@ -172,5 +172,4 @@ def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:
         "b with one row more": call.refusal(b=torch.cat([b, b[:1]])),
         "b of one axis": call.refusal(b=b[:, 0]),
     }
-    taken = [what for what, said in answers.items() if not said or "\n" in said]
-    return f"not refused in one line: {', '.join(taken)}" if taken else ""
+    return not_refused(answers)

@@ -15,6 +15,7 @@ from torch import Tensor
 from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_accumulator, check_dimensions, check_equal, check_tensors, choose_backend
 from samebits.ops.backends import kernel_module
+from samebits.ops.cuts import by_rows
 from samebits.ops.registering import call, contiguous_like, register
 
 
@@ -180,6 +181,7 @@ register(
     fake=_rmsnorm_fake,
     setup_context=_setup_context,
     backward=_backward,
+    cuts=by_rows(2, "x"),
 )
 register(
     "rmsnorm_residual(Tensor x, Tensor weight, Tensor residual, float eps, str backend) -> (Tensor, Tensor, Tensor)",
@@ -187,11 +189,13 @@ register(
     fake=_rmsnorm_residual_fake,
     setup_context=_setup_context,
     backward=_backward_residual,
+    cuts=by_rows(3, "x", "residual"),
 )
 register(
     "rmsnorm_dx(Tensor dy, Tensor hidden, Tensor weight, Tensor rstd, Tensor? dhidden, str backend) -> Tensor",
     run=_dx,
     fake=_dx_fake,
+    cuts=by_rows(1, "dy", "hidden", "rstd", "dhidden"),
 )
 register(
     "rmsnorm_dweight_(Tensor(a!) accumulator, Tensor dy, Tensor hidden, Tensor rstd, str backend) -> ()",

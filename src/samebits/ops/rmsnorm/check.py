@@ -114,6 +114,11 @@ def _resume(arguments: Arguments, dy: Tensor, sums: dict[str, Tensor] | None, ba
     return sums
 
 
+def _of_torch(x: Tensor, weight: Tensor, eps: float = EPSILON) -> Tensor:
+    """torch's own, whose second argument is the shape."""
+    return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+
+
 SPECS = {
     "rmsnorm": OperatorSpec(
         name="rmsnorm",
@@ -126,6 +131,8 @@ SPECS = {
         resume=_resume,
         own_numbers={"eps": (EPSILON, 1e-5, 1e-8, 2.0**-23, 1e-12, 0.0)},
         exact_zero_signs=True,
+        aliases=("rms_norm",),
+        stock=dict.fromkeys((torch.nn.functional.rms_norm, torch.rms_norm), _of_torch),
     ),
     "rmsnorm_statistic": OperatorSpec(
         name="rmsnorm_statistic",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
-from samebits.contracts.predicates import difference
+from samebits.contracts.predicates import difference, not_refused
 from samebits.ops.rmsnorm.check import statistic_error
 from samebits.ops.rounding import allowed_error
 
@@ -97,5 +97,4 @@ def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:
         "eps below 0": call.refusal({"eps": -1e-6}),
         "eps that is not a number": call.refusal({"eps": math.nan}),
     }
-    taken = [what for what, said in answers.items() if not said or "\n" in said]
-    return f"not refused in one line: {', '.join(taken)}" if taken else ""
+    return not_refused(answers)

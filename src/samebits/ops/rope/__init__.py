@@ -16,6 +16,7 @@ from torch import Tensor
 from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
+from samebits.ops.cuts import Cut
 from samebits.ops.registering import call, contiguous_like, register
 from samebits.ops.rope.scaling import RopeScaling, attention_factor, frequencies
 
@@ -135,4 +136,6 @@ register(
     fake=_rope_fake,
     setup_context=_setup_context,
     backward=_backward,
+    # Tokens with their positions, or heads.
+    cuts=[Cut({"x": 0, "positions": 0}, (0,)), Cut({"x": 1}, (1,))],
 )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
-from samebits.contracts.predicates import difference
+from samebits.contracts.predicates import difference, not_refused
 from samebits.ops.rope import LARGEST_POSITION
 from samebits.ops.rounding import FLOAT32_ROUNDOFF
 
@@ -103,5 +103,4 @@ def refuses_bad_input(call: Call, tolerance: Tolerance) -> str:
         "theta of 1": call.refusal({"theta": 1.0}),
         "another layout": call.refusal({"layout": "neighbours"}),
     }
-    taken = [what for what, said in answers.items() if not said or "\n" in said]
-    return f"not refused in one line: {', '.join(taken)}" if taken else ""
+    return not_refused(answers)

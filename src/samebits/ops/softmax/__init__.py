@@ -14,6 +14,7 @@ from torch import Tensor
 from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_integer, check_tensors, choose_backend, short
 from samebits.ops.backends import kernel_module
+from samebits.ops.cuts import by_rows
 from samebits.ops.registering import call, register
 
 
@@ -94,7 +95,11 @@ register(
     fake=_softmax_fake,
     setup_context=_setup_context,
     backward=_backward,
+    cuts=by_rows(1, "x"),
 )
 register(
-    "softmax_dx(Tensor dy, Tensor y, ScalarType dtype, bool logarithm, str backend) -> Tensor", run=_dx, fake=_dx_fake
+    "softmax_dx(Tensor dy, Tensor y, ScalarType dtype, bool logarithm, str backend) -> Tensor",
+    run=_dx,
+    fake=_dx_fake,
+    cuts=by_rows(1, "dy", "y"),
 )

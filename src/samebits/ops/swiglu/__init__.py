@@ -5,15 +5,12 @@ an infinity and a gradient of NaN; both stay in their element."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 from torch import Tensor
 
 from samebits.ops.argument_types import checked
 from samebits.ops.arguments import check_tensors, choose_backend
-from samebits.ops.backends import kernel_module
-from samebits.ops.registering import call, contiguous_like, register
+from samebits.ops.elementwise import register_elementwise
+from samebits.ops.registering import call
 
 
 @checked
@@ -27,50 +24,4 @@ def swiglu(gate: Tensor, up: Tensor, *, backend: str | None = None) -> Tensor:
     return y
 
 
-_kernel = partial(kernel_module, __name__, "swiglu")
-
-
-def _swiglu(gate: Tensor, up: Tensor, backend: str) -> Tensor:
-    if gate.numel() == 0:
-        return contiguous_like(gate)
-    y: Tensor = _kernel(backend, gate.device).forward(gate.contiguous(), up.contiguous())
-    return y
-
-
-def _swiglu_backward(dy: Tensor, gate: Tensor, up: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    if gate.numel() == 0:
-        return contiguous_like(gate), contiguous_like(up)
-    dgate, dup = _kernel(backend, gate.device).backward(dy.contiguous(), gate.contiguous(), up.contiguous())
-    return dgate, dup
-
-
-def _swiglu_fake(gate: Tensor, up: Tensor, backend: str) -> Tensor:
-    return contiguous_like(gate)
-
-
-def _swiglu_backward_fake(dy: Tensor, gate: Tensor, up: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    return contiguous_like(gate), contiguous_like(up)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    gate, up, ctx.backend = inputs
-    ctx.save_for_backward(gate, up)
-
-
-def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    dgate, dup = call("swiglu_backward", dy, *ctx.saved_tensors, ctx.backend)
-    return dgate, dup, None
-
-
-register(
-    "swiglu(Tensor gate, Tensor up, str backend) -> Tensor",
-    run=_swiglu,
-    fake=_swiglu_fake,
-    setup_context=_setup_context,
-    backward=_backward,
-)
-register(
-    "swiglu_backward(Tensor dy, Tensor gate, Tensor up, str backend) -> (Tensor, Tensor)",
-    run=_swiglu_backward,
-    fake=_swiglu_backward_fake,
-)
+register_elementwise(__name__, "gate", "up")

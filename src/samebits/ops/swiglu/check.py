@@ -1,31 +1,20 @@
-"""How a checker drives `swiglu`: inputs, exact values and bounds, launch numbers."""
+"""How a checker drives `swiglu`: exact values and bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor
 
-from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
-from samebits.native.launch_numbers import cpu_launches
+from samebits.contracts.spec import Arguments, Bounded
 from samebits.numerics.elementary import MAXIMUM_ULP
-from samebits.numerics.recipes import make
+from samebits.ops.elementwise import element_spec
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, FLOAT32_TINY, allowed_error
 from samebits.ops.swiglu.reference import swiglu64
 
-TRITON_BLOCKS_AND_WARPS = ((128, 1), (256, 2), (1024, 8), (2048, 4))
 # Float64's own roundings in the exact values.
 FLOAT64_STEPS = 8
 OF_SIGMOID = MAXIMUM_ULP["sigmoid"] * 2 * FLOAT32_ROUNDOFF
-
-
-def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
-    dtype = getattr(torch, format)
-    return {
-        name: torch.from_numpy(make(recipe, shape, 2 * seed + number, format)).to(dtype)
-        for number, name in enumerate(("gate", "up"))
-    }
 
 
 def _exact(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) -> Mapping[str, Bounded]:
@@ -50,23 +39,4 @@ def _exact(arguments: Arguments, dy: Tensor, error: Callable[[int], float]) -> M
     }
 
 
-def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
-    """Threads times instruction sets on the CPU; block times warps by Triton."""
-    if backend == "cpu":
-        return cpu_launches()
-    from samebits.ops._triton.elements import ElementLaunch
-
-    return [{"launch": ElementLaunch(block=block, warps=warps)} for block, warps in TRITON_BLOCKS_AND_WARPS]
-
-
-SPECS = {
-    "swiglu": OperatorSpec(
-        name="swiglu",
-        row_arguments=("gate", "up"),
-        shared_arguments=(),
-        shape_axes="MH",
-        make=_make,
-        exact=_exact,
-        launches=launches,
-    )
-}
+SPECS = {"swiglu": element_spec("swiglu", ("gate", "up"), _exact)}

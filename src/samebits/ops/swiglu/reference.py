@@ -11,41 +11,31 @@ from torch import Tensor
 
 from samebits.numerics.elementary import evaluate
 from samebits.numerics.fma import fma32
-
-# Infinities, and what comes of them, are data like any other.
-_quietly = np.errstate(invalid="ignore", over="ignore", under="ignore")
+from samebits.ops.float32 import float32_of, like, quietly
 
 
-@_quietly
+@quietly
 def forward(gate: Tensor, up: Tensor) -> Tensor:
     """y = (gate * s) * up, s = sigmoid(gate)."""
     if gate.dtype == torch.float64:
         return swiglu64(gate, up)
-    g = _float32(gate)
-    return _like((g * evaluate("sigmoid", g)) * _float32(up), gate)
+    g = float32_of(gate)
+    return like((g * evaluate("sigmoid", g)) * float32_of(up), gate)
 
 
-@_quietly
+@quietly
 def backward(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
     """dup = dy * a, a = gate * s; dgate = (dy * up) * (s + a * (1 - s)), its bracket fused into one rounding."""
     if gate.dtype == torch.float64:
         s64 = gate.sigmoid()
         return dy * up * (s64 + gate * s64 * (1 - s64)), dy * gate * s64
-    g, gradient = _float32(gate), _float32(dy)
+    g, gradient = float32_of(gate), float32_of(dy)
     s = evaluate("sigmoid", g)
     a = g * s
-    dgate = (gradient * _float32(up)) * fma32(a, np.float32(1.0) - s, s)
-    return _like(dgate, gate), _like(gradient * a, up)
+    dgate = (gradient * float32_of(up)) * fma32(a, np.float32(1.0) - s, s)
+    return like(dgate, gate), like(gradient * a, up)
 
 
 def swiglu64(gate: Tensor, up: Tensor) -> Tensor:
     """y = gate sigmoid(gate) up, in float64."""
     return gate.double() * gate.double().sigmoid() * up.double()
-
-
-def _float32(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().float().cpu().numpy()
-
-
-def _like(values: np.ndarray, tensor: Tensor) -> Tensor:
-    return torch.from_numpy(np.asarray(values)).to(device=tensor.device, dtype=tensor.dtype)

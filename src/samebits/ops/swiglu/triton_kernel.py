@@ -4,7 +4,6 @@ Knows nothing of autograd, validation or empty tensors; the public function does
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -41,13 +40,9 @@ def swiglu_backward(
 
 def forward(gate: Tensor, up: Tensor) -> Tensor:
     """y = (gate * sigmoid(gate)) * up."""
-    y = torch.empty_like(gate)
-    run_elements(swiglu_forward, (gate, up, y))
-    return y
+    return run_elements(swiglu_forward, gate, up)[0]
 
 
-def backward(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+def backward(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, ...]:
     """The gradients of gate and of up."""
-    dgate, dup = torch.empty_like(gate), torch.empty_like(up)
-    run_elements(swiglu_backward, (dy, gate, up, dgate, dup))
-    return dgate, dup
+    return tuple(run_elements(swiglu_backward, dy, gate, up, outputs=2))
