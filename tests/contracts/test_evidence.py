@@ -214,6 +214,7 @@ def test_a_forged_receipt_is_found_by_replaying_it(tmp_path: Path) -> None:
     from samebits.checker.proving import prove
 
     (honest,) = prove(task, home)
+    assert isinstance(honest, Receipt)
     (again,) = replay(sampled(candidates(home, [compared(honest, present.of(honest))]), "s", None, 60), home, 60)
     assert again.verdict == "reproduced" and not again.detail
     # Planted fault: everything right but one bit of the outputs' digest.
