@@ -106,3 +106,5 @@ def test_a_summary_adds_up() -> None:
     assert sum(row.share for row in found.rows) == pytest.approx(1.0)
     gemm = found.of("kernel")[0]
     assert gemm.name == "gemm" and gemm.gigabytes_per_second is not None
+    (kernel,) = [each for each in memory.spans if each.granularity == "kernel"]
+    assert kernel.facts["flops"] == 2 * 4 * 16 * 8 and kernel.facts["bytes"] == 4 * (4 * 16 + 8 * 16 + 4 * 8)

@@ -77,8 +77,9 @@ def render(folder: Path) -> str:
 
 
 def _row(row: Row) -> tuple[str, ...]:
-    speed = "" if row.gigabytes_per_second is None else f"{row.gigabytes_per_second:.1f}"
-    return row.name, f"{row.count:,}", f"{row.own_milliseconds:.2f}", f"{row.share:.1%}", speed
+    speeds = (row.gigabytes_per_second, row.gigaflops_per_second)
+    shown = ("" if each is None else f"{each:.1f}" for each in speeds)
+    return row.name, f"{row.count:,}", f"{row.own_milliseconds:.2f}", f"{row.share:.1%}", *shown
 
 
 def _curve(name: str, words: str, steps: Sequence[dict[str, Any]], alarms: Sequence[dict[str, Any]]) -> Curve:

@@ -30,13 +30,15 @@ def register(
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
     cuts: Cuts | None = None,
+    flops: Callable[..., int] | None = None,
 ) -> None:
     """Make `torch.ops.samebits.<name>` from a schema like "name(Tensor x, str backend) -> Tensor".
 
-    `cuts` says how ranks may share its tensors; without it no rank may."""
+    `cuts` says how ranks may share its tensors; without it no rank may. `flops`: how many a call with these arguments
+    takes, for a profile."""
     name = schema.split("(")[0]
     _library.define(schema)
-    _runs[name] = timed = _as_span(name, run)
+    _runs[name] = timed = _as_span(name, run, flops)
     for device in ("CPU", "CUDA"):
         _library.impl(name, timed, device)
     torch.library.register_fake(f"samebits::{name}", fake)
@@ -51,7 +53,7 @@ def registered_cuts() -> Mapping[str, Cuts]:
     return _cuts
 
 
-def _as_span(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+def _as_span(name: str, run: Callable[..., Any], flops: Callable[..., int] | None) -> Callable[..., Any]:
     """The implementation, each call of which is a span of the granularity "kernel" while somebody records."""
 
     @wraps(run)
@@ -64,6 +66,8 @@ def _as_span(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
             made = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
             moved = {each.data_ptr(): each.numel() * each.element_size() for each in (*given, *made)}
             opened.add(shapes=" ".join("x".join(map(str, each.shape)) for each in given), bytes=sum(moved.values()))
+            if flops is not None:
+                opened.add(flops=flops(*arguments))
         return result
 
     return timed

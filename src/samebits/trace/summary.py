@@ -26,6 +26,8 @@ class Row:
     """Of all own time."""
     gigabytes_per_second: float | None
     """Where the spans say how many bytes they touch."""
+    gigaflops_per_second: float | None
+    """Where they say how many floating-point operations they take."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +61,7 @@ def summary(spans: Sequence[Span], events: Sequence[Event] = ()) -> Summary:
     rows = []
     for (granularity, name), group in groups.items():
         nanoseconds = sum(each.nanoseconds for each in group)
-        touched = sum(each.facts.get("bytes", 0) for each in group)
+        touched, flops = (sum(each.facts.get(name, 0) for each in group) for name in ("bytes", "flops"))
         mine = sum(own[each.number] for each in group)
         rows.append(
             Row(
@@ -70,6 +72,7 @@ def summary(spans: Sequence[Span], events: Sequence[Event] = ()) -> Summary:
                 own_milliseconds=mine / 1e6,
                 share=mine / whole,
                 gigabytes_per_second=touched / nanoseconds if touched and nanoseconds else None,
+                gigaflops_per_second=flops / nanoseconds if flops and nanoseconds else None,
             )
         )
     moved: dict[str, tuple[int, int]] = {}

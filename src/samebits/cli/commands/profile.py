@@ -106,10 +106,11 @@ def _print(found: Summary, folder: Path | None) -> None:
 def _table(granularity: str, rows: list[Row]) -> Table:
     table = Table(title=f"{granularity}s" if len(rows) <= SHOWN else f"{granularity}s, {SHOWN} of {len(rows)}")
     table.add_column(granularity, overflow="fold")
-    for name in ("count", "ms", "own ms", "share", "GB/s"):
+    for name in ("count", "ms", "own ms", "share", "GB/s", "GFLOP/s"):
         table.add_column(name, justify="right")
     for row in rows[:SHOWN]:
-        speed = "" if row.gigabytes_per_second is None else f"{row.gigabytes_per_second:.1f}"
-        numbers = (f"{row.milliseconds:.2f}", f"{row.own_milliseconds:.2f}", f"{row.share:.1%}", speed)
+        speeds = (row.gigabytes_per_second, row.gigaflops_per_second)
+        shown = ("" if each is None else f"{each:.1f}" for each in speeds)
+        numbers = (f"{row.milliseconds:.2f}", f"{row.own_milliseconds:.2f}", f"{row.share:.1%}", *shown)
         table.add_row(row.name, str(row.count), *numbers)
     return table

@@ -90,4 +90,5 @@ register(
     backward=_backward,
     # Rows of hidden, or of the weight, which are columns of the logits.
     cuts=[Cut({"hidden": 0}, (0,)), Cut({"weight": 0}, (1,))],
+    flops=lambda hidden, weight, _: 2 * hidden.numel() * weight.shape[0],
 )

@@ -278,6 +278,7 @@ register(
     setup_context=_setup_context,
     backward=_backward,
     cuts=by_rows(2, "hidden", "ids"),
+    flops=lambda hidden, weight, *_: 2 * hidden.numel() * weight.shape[0],
 )
 register(
     "selected_logprob_gradients(Tensor dlogprob, Tensor hidden, Tensor weight, Tensor ids, Tensor lse,"

@@ -117,9 +117,11 @@ register(
     backward=_backward,
     # Rows of a, or columns of b with their bias; the axis between them whole.
     cuts=[Cut({"a": 0}, (0,)), Cut({"b": 1, "bias": 0}, (1,))],
+    flops=lambda a, b, *_: 2 * a.numel() * b.shape[1],
 )
 register(
     "gemm_accumulate_(Tensor(a!) accumulator, Tensor a, Tensor b, str backend) -> ()",
     run=_gemm_accumulate_,
     fake=_gemm_accumulate_fake,
+    flops=lambda _, a, b, *__: 2 * a.numel() * b.shape[1],
 )
