@@ -184,6 +184,41 @@ def test_a_faulty_contract_is_refused(fault: str, tmp_path: Path) -> None:
     assert message in said and said.isprintable()
 
 
+def test_what_follows_may_be_left_out(tmp_path: Path) -> None:
+    """Tests of an obligation, examples of a test, a bitwise tolerance: the contract is the one that says them."""
+    path = tmp_path / "contract.yaml"
+    said = GOOD.replace("{kind: ulp, value: 2}", "{kind: bitwise}")
+    said = said.replace("[5x7 normal float32 seed 3]", "[1x1 normal float32 seed 3, 5x7 wide float32 seed 3]")
+    path.write_text(said)
+    whole = load_contract(path)
+    for text in (
+        "    tests: [FALSIFY-TO-001]\n",
+        "    tolerance: {kind: bitwise}\n",
+        ", examples: [1x1 normal float32 seed 3, 5x7 wide float32 seed 3]",
+        ", calls: 10000",
+    ):
+        assert text in said
+        path.write_text(said.replace(text, "", 1))
+        assert load_contract(path) == whole, text
+
+
+def test_a_subject_may_be_left_out_only_where_there_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "contract.yaml"
+    path.write_text(GOOD.replace("    subject: TO-S1\n", "", 1))
+    with pytest.raises(ContractError, match="TO-OB1: key 'subject' is missing; expected one of TO-S1, TO-S2"):
+        load_contract(path)
+
+
+def test_an_obligation_that_no_test_names_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "contract.yaml"
+    orphan = GOOD.replace("    tests: [FALSIFY-TO-001]\n", "", 1).replace(
+        "{obligation: TO-OB1", "{obligation: TO-OB2", 1
+    )
+    path.write_text(orphan)
+    with pytest.raises(ContractError, match="TO-OB1: no test names it; expected at least one"):
+        load_contract(path)
+
+
 def test_a_derived_proof_names_no_object(tmp_path: Path) -> None:
     """What traces and what compiles is the checker's; a contract says which calls, not which code."""
     derived = GOOD.replace("cpu: {float32", "triton: {float32").replace("backends: [cpu]", "backends: [triton]")

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from samebits import native
-from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
 from samebits.ops.embedding import embedding, embedding_gradient_
@@ -57,17 +55,6 @@ def test_the_result_is_torchs(dtype: torch.dtype) -> None:
     assert compare(embedding(ids.int(), weight), embedding(ids, weight)) is None
     once, dy = torch.arange(50).flip(0), tensor("normal", (50, 33), 2, dtype)
     assert compare(outputs(once, weight, dy)["dweight"], dy.flip(0)) is None
-
-
-def test_threads_and_instruction_sets_do_not_matter() -> None:
-    """baseline == avx2 == avx512, for 1 to 9 threads, forward and backward."""
-    ids, weight, dy = some_ids(300, 13), tensor("wide", (13, 700), 1), tensor("cancelling", (300, 700), 2)
-    with launching(threads=1, instruction_set="baseline"):
-        expected = outputs(ids, weight, dy)
-    for instruction_set, threads in itertools.product(native.instruction_sets(), (1, 2, 3, 9)):
-        with launching(threads=threads, instruction_set=instruction_set):
-            for name, value in outputs(ids, weight, dy).items():
-                assert compare(value, expected[name]) is None, (instruction_set, threads, name)
 
 
 def test_a_changed_order_is_noticed() -> None:

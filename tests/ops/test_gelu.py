@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from samebits import native
-from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
 from samebits.ops.gelu import APPROXIMATIONS, gelu
@@ -42,18 +40,6 @@ def test_equals_its_reference(dtype: torch.dtype, approximate: str) -> None:
         for name in reference:
             difference = compare(ours[name], reference[name])
             assert difference is None, f"{recipe} {shape} {name}: {difference}"
-
-
-@pytest.mark.parametrize("approximate", APPROXIMATIONS)
-def test_threads_and_instruction_sets_do_not_matter(approximate: str) -> None:
-    """baseline == avx2 == avx512, for 1 to 9 threads, forward and backward."""
-    x, dy = tensor("wide", (41, 701), 1), tensor("wide", (41, 701), 2)
-    with launching(threads=1, instruction_set="baseline"):
-        expected = outputs(x, dy, approximate)
-    for instruction_set, threads in itertools.product(native.instruction_sets(), (1, 2, 3, 9)):
-        with launching(threads=threads, instruction_set=instruction_set):
-            for name, value in outputs(x, dy, approximate).items():
-                assert compare(value, expected[name]) is None, (instruction_set, threads, name)
 
 
 def test_another_formula_is_noticed() -> None:
@@ -134,13 +120,7 @@ def test_a_poisoned_row_stays_alone(approximate: str) -> None:
 
 
 ROW = torch.ones(2, 3)
-BAD = {
-    "approximate": (lambda: gelu(ROW, "sigmoid"), "approximate is 'sigmoid'; allowed: none, tanh"),
-    "integers": (lambda: gelu(ROW.int()), "x has dtype int32; allowed with backend='cpu'"),
-    "float64": (lambda: gelu(ROW.double()), "x has dtype float64; allowed with backend='cpu'"),
-    "wrong device": (lambda: gelu(ROW, backend="triton"), "backend='triton' takes tensors on 'cuda', got one on 'cpu'"),
-    "unknown backend": (lambda: gelu(ROW, backend="cublas"), "unknown backend='cublas'; allowed: cpu, triton"),
-}
+BAD = {"approximate": (lambda: gelu(ROW, "sigmoid"), "approximate is 'sigmoid'; allowed: none, tanh")}
 
 
 @pytest.mark.parametrize("case", BAD)

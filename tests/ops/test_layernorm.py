@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.nn.functional import layer_norm
 
-from samebits import native
 from samebits.contracts.orders import sum_error
-from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
 from samebits.ops.layernorm import (
@@ -76,18 +74,6 @@ def test_is_within_the_derived_bound_of_torch_in_float64(dtype: torch.dtype) -> 
             error = (found[name].double() - exact[name]).abs()
             assert bool((error <= bound.allowed).all()), (shape, offset, name, float((error - bound.allowed).max()))
             assert bool(bound.allowed.isfinite().all()), (shape, offset, name)
-
-
-def test_threads_and_instruction_sets_do_not_matter() -> None:
-    """All instruction sets of this machine, for 1 to 9 threads, forward and backward."""
-    x, dy = tensor("wide", (41, 700), 1), tensor("normal", (41, 700), 3)
-    weight, bias = tensor("normal", (700,), 2), tensor("normal", (700,), 4)
-    with launching(threads=1, instruction_set="baseline"):
-        expected = outputs(x, weight, bias, dy)
-    for instruction_set, threads in itertools.product(native.instruction_sets(), (1, 2, 3, 9)):
-        with launching(threads=threads, instruction_set=instruction_set):
-            for name, value in outputs(x, weight, bias, dy).items():
-                assert compare(value, expected[name]) is None, (instruction_set, threads, name)
 
 
 def test_a_changed_order_is_noticed() -> None:

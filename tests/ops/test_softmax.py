@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from samebits import native
-from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
 from samebits.ops.softmax import log_softmax, softmax
@@ -44,18 +42,6 @@ def test_equals_its_reference(dtype: torch.dtype, recipe: str) -> None:
         for name in reference:
             difference = compare(ours[name], reference[name])
             assert difference is None, f"{shape} {function.__name__} {result} {name}: {difference}"
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_threads_and_instruction_sets_do_not_matter(function: Callable[..., Tensor]) -> None:
-    """baseline == avx2 == avx512, for 1 to 9 threads, forward and backward."""
-    x, dy = tensor("wide", (41, 700), 1), tensor("normal", (41, 700), 2)
-    with launching(threads=1, instruction_set="baseline"):
-        expected = outputs(function, x, dy)
-    for instruction_set, threads in itertools.product(native.instruction_sets(), (1, 2, 9)):
-        with launching(threads=threads, instruction_set=instruction_set):
-            for name, value in outputs(function, x, dy).items():
-                assert compare(value, expected[name]) is None, (instruction_set, threads, name)
 
 
 def test_a_changed_order_is_noticed() -> None:

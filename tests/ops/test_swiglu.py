@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from samebits import native
-from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
 from samebits.ops.swiglu import swiglu
@@ -42,17 +38,6 @@ def test_equals_its_reference(dtype: torch.dtype, recipe: str) -> None:
         for name in reference:
             difference = compare(ours[name], reference[name])
             assert difference is None, f"{shape} {name}: {difference}"
-
-
-def test_threads_and_instruction_sets_do_not_matter() -> None:
-    """baseline == avx2 == avx512, for 1 to 9 threads, forward and backward."""
-    gate, up, dy = (tensor("wide", (41, 701), seed) for seed in (1, 2, 3))
-    with launching(threads=1, instruction_set="baseline"):
-        expected = outputs(gate, up, dy)
-    for instruction_set, threads in itertools.product(native.instruction_sets(), (1, 2, 3, 9)):
-        with launching(threads=threads, instruction_set=instruction_set):
-            for name, value in outputs(gate, up, dy).items():
-                assert compare(value, expected[name]) is None, (instruction_set, threads, name)
 
 
 def test_another_grouping_is_noticed() -> None:
@@ -136,14 +121,7 @@ def test_a_poisoned_row_stays_alone() -> None:
 ROW = torch.ones(2, 3)
 BAD = {
     "shapes": (lambda: swiglu(ROW, torch.ones(3)), r"up has shape \(3,\), gate has \(2, 3\); they must agree"),
-    "integers": (lambda: swiglu(ROW.int(), ROW.int()), "gate has dtype int32; allowed with backend='cpu'"),
-    "float64": (lambda: swiglu(ROW.double(), ROW.double()), "gate has dtype float64; allowed with backend='cpu'"),
     "mixed dtypes": (lambda: swiglu(ROW, ROW.half()), "up has dtype float16, gate has float32; they must agree"),
-    "wrong device": (
-        lambda: swiglu(ROW, ROW, backend="triton"),
-        "backend='triton' takes tensors on 'cuda', got one on 'cpu'",
-    ),
-    "unknown backend": (lambda: swiglu(ROW, ROW, backend="cublas"), "unknown backend='cublas'; allowed: cpu, triton"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The house stands: imports go down only, numerics is light, and every path the documents name exists."""
+"""Layers hold: imports go down only, numerics is light, and every operator's folder is complete."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from samebits.contracts.loading import load_contract
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "src" / "samebits"
-STAIRS = (
+LAYERS = (
     "cli > parity > train|infer|post > model > nn > parallel|sim > checker > invariant > ops"
     " > contracts > trace > records > numerics > native"
 )
-STEP = {floor: number for number, step in enumerate(STAIRS.split(" > ")) for floor in step.split("|")}
+DEPTH = {layer: number for number, step in enumerate(LAYERS.split(" > ")) for layer in step.split("|")}
 
 
-def floors_used(source: str, package: str) -> set[str]:
+def layers_used(source: str, package: str) -> set[str]:
     """Relative, function-local and type-only imports count as well."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
@@ -34,18 +34,18 @@ def floors_used(source: str, package: str) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("samebits.")}
 
 
-def climbs(source: str, floor: str) -> set[str]:
-    return {other for other in floors_used(source, f"samebits.{floor}") - {floor} if STEP[other] <= STEP[floor]}
+def climbs(source: str, layer: str) -> set[str]:
+    return {other for other in layers_used(source, f"samebits.{layer}") - {layer} if DEPTH[other] <= DEPTH[layer]}
 
 
 @pytest.mark.parametrize("file", sorted(PACKAGE.glob("*/**/*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_imports_go_down(file: Path) -> None:
-    """floor(importer) > floor(imported), for every file."""
+    """layer(importer) is above layer(imported), for every file."""
     assert not climbs(file.read_text(), file.relative_to(PACKAGE).parts[0])
 
 
 @pytest.mark.parametrize(
-    ("floor", "source"),
+    ("layer", "source"),
     [
         ("numerics", "from samebits.ops.matmul import matmul"),
         ("ops", "def late():\n    import samebits.checker"),
@@ -53,14 +53,14 @@ def test_imports_go_down(file: Path) -> None:
         ("records", "from ..contracts import language"),
     ],
 )
-def test_a_climbing_import_is_noticed(floor: str, source: str) -> None:
+def test_a_climbing_import_is_noticed(layer: str, source: str) -> None:
     """Planted fault: one import upwards or sideways."""
-    assert climbs(source, floor)
+    assert climbs(source, layer)
 
 
-def test_every_folder_has_a_step() -> None:
+def test_every_folder_is_a_layer() -> None:
     folders = {folder.name for folder in PACKAGE.iterdir() if folder.is_dir() and folder.name != "__pycache__"}
-    assert folders <= set(STEP)
+    assert folders <= set(DEPTH)
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -76,7 +76,7 @@ HEAVY = {"triton", "torch", "samebits.ops", "samebits.checker", "samebits.train"
 
 
 def test_numerics_is_light() -> None:
-    """`import samebits.numerics` loads neither Triton nor torch nor any floor above it."""
+    """`import samebits.numerics` loads neither Triton nor torch nor any layer above it."""
     statement = (
         "import samebits.numerics, samebits.numerics.reveal, samebits.numerics.elementary, samebits.numerics.adder"
     )
@@ -109,7 +109,7 @@ def test_every_module_says_what_it_is() -> None:
         assert ast.get_docstring(ast.parse(file.read_text())), f"{file.relative_to(PACKAGE)} has no opening sentence"
 
 
-def test_no_room_for_leftovers() -> None:
+def test_no_folder_for_leftovers() -> None:
     """There is no `utils`: a thing without a home shows that a name is missing."""
     banned = re.compile(r"(utils?|common|misc|helpers?)(\.py)?$")
     assert not [path for path in PACKAGE.rglob("*") if banned.fullmatch(path.name)]

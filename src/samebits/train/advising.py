@@ -5,7 +5,6 @@ Knows no data and no device. One rule at a time: what is set for one may be refu
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -55,8 +54,8 @@ def _steps(plan: Plan, run: Run, wanted: int) -> Settings:
 
 def _reach(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     """CFG-OB1."""
-    if refusal.message.startswith("max_steps is "):
-        return Change(settings=({"training.max_steps": 1},), words="no max_steps")
+    if refusal.about == "max_steps":
+        return Change(settings=({"training.max_steps": refusal.allowed},), words="no max_steps")
     batch = algebra.batch_sequences(plan.micro_batch_size, plan.gradient_accumulation_steps, plan.ranks)
     per_epoch = plan.num_sequences // batch if batch > 0 else 0
     if plan.num_train_epochs < 1:
@@ -118,7 +117,7 @@ def _tokens(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     run = Run.of(plan)
     if run.per_epoch < 1 or run.steps < 1:
         return Change(settings=({"training.max_repeats": 1},))
-    if "max_repeats" in refusal.message:
+    if refusal.about == "max_repeats":
         repeats = math.ceil(algebra.repeats(run.steps, run.per_epoch))
         return Change(settings=({"training.max_repeats": repeats},), words="more data")
     steps = -(-TOKENS_PER_PARAMETER * run.parameters // run.per_step)
@@ -130,9 +129,8 @@ def _tokens(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
 
 def _batch(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     """CFG-OB8: fewer sequences than an update takes."""
-    named = re.match(r"(micro_batch_size|gradient_accumulation_steps) is ", refusal.message)
-    if named is not None:
-        return Change(settings=({f"training.{named[1]}": 1},))
+    if refusal.about in ("micro_batch_size", "gradient_accumulation_steps"):
+        return Change(settings=({f"training.{refusal.about}": refusal.allowed},))
     if plan.num_sequences < 1:
         return Change(words="more data")
     micro = min(plan.micro_batch_size, plan.num_sequences)
@@ -155,13 +153,11 @@ def _memory(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
 def _words(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
     if config.model.folder is not None:
         return Change(words="data.tokenizer: that of the model, or one with as few words")
-    needed = int(refusal.message.partition(">= ")[2].partition(",")[0])
-    return Change(settings=({"model.overrides.vocab_size": needed},))
+    return Change(settings=({"model.overrides.vocab_size": refusal.allowed},))
 
 
 def _positions(config: TrainConfig, plan: Plan, refusal: Refusal) -> Change:
-    positions = int(refusal.message.split()[6])
-    shorter = positions // ALIGNMENT * ALIGNMENT
+    shorter = refusal.allowed // ALIGNMENT * ALIGNMENT
     settings: list[Settings] = [{"data.max_length": shorter}] if shorter else []
     if config.model.folder is None:
         settings.append({"model.overrides.max_position_embeddings": config.data.max_length})

@@ -185,12 +185,14 @@ def assess(config: TrainConfig, shape: ModelConfig, data: Data | None) -> Assess
         found.append(Refusal(MEMORY, message))
     needed = data.vocabulary if data is not None else 0
     if needed > shape.vocab_size:
-        found.append(Refusal(WORDS, f"the data needs vocab_size >= {needed}, got {shape.vocab_size}"))
+        message = f"the data needs vocab_size >= {needed}, got {shape.vocab_size}"
+        found.append(Refusal(WORDS, message, about="vocab_size", allowed=needed))
     if config.data.max_length > shape.max_position_embeddings:
         message = (
             f"data.max_length is {config.data.max_length}, the model has {shape.max_position_embeddings} positions"
         )
-        found.append(Refusal(POSITIONS, f"{message}; allowed: no more than those"))
+        message = f"{message}; allowed: no more than those"
+        found.append(Refusal(POSITIONS, message, about="max_length", allowed=shape.max_position_embeddings))
     refusals = tuple(each for each in found if each.obligation not in config.training.waive)
     # Without a whole step there is no run to compute: numbers below one are refused before that.
     counts = (

@@ -29,6 +29,10 @@ class Refusal:
 
     obligation: str
     message: str
+    about: str = ""
+    """The setting that is out of its range, where it is one alone."""
+    allowed: int = 1
+    """The nearest value that this setting may have."""
 
     def __str__(self) -> str:
         return f"{self.obligation}: {self.message}"
@@ -110,7 +114,7 @@ def _positive(plan: Plan) -> list[Refusal]:
         {"max_steps": plan.max_steps} if plan.max_steps is not None else {}
     )
     return [
-        Refusal(of.get(name, "CFG-OB1"), f"{name} is {value}; allowed: at least 1")
+        Refusal(of.get(name, "CFG-OB1"), f"{name} is {value}; allowed: at least 1", about=name)
         for name, value in counts.items()
         if value < 1
     ]
@@ -190,7 +194,7 @@ def _tokens(plan: Plan, run: Run) -> list[Refusal]:
         message = (
             f"the data is seen {float(seen):.2f} times, max_repeats is {plan.max_repeats}; allowed: no more than that"
         )
-        refusals.append(Refusal("CFG-OB7", message))
+        refusals.append(Refusal("CFG-OB7", message, about="max_repeats", allowed=math.ceil(seen)))
     return refusals
 
 

@@ -26,10 +26,8 @@ from samebits.parallel import dtensor
 
 def registration(name: str) -> dict[str, Any]:
     """torch's own checks of schema, fake, autograd and ahead-of-time dispatch, forward and backward."""
-    tensors, dy = (
-        [torch.randn(6, 5) for _ in specs(OPERATORS.components()[name])[name].row_arguments],
-        torch.randn(6, 5),
-    )
+    count = len(specs(OPERATORS.components()[name])[name].row_arguments)
+    dy, *tensors = torch.randn(1 + count, 6, 5)
     given = [each.clone().requires_grad_() for each in tensors]
     operators = torch.ops.samebits
     forward = torch.library.opcheck(getattr(operators, name).default, (*given, "cpu"))
