@@ -16,6 +16,7 @@ import samebits
 from samebits.cli.commands.check import check
 from samebits.cli.commands.contract import app as contract
 from samebits.cli.commands.demo import demo
+from samebits.cli.commands.distill import distill
 from samebits.cli.commands.doctor import doctor
 from samebits.cli.commands.generate import generate
 from samebits.cli.commands.launch import launch
@@ -53,7 +54,7 @@ def _options(
     """What goes before a command; the help text is the app's own."""
 
 
-for _command in (check, reveal, doctor, demo, plan, train, rl, generate, serve):
+for _command in (check, reveal, doctor, demo, plan, train, distill, rl, generate, serve):
     app.command()(_command)
 # Words behind the command are the command's own.
 app.command(context_settings={"allow_interspersed_args": False})(launch)
