@@ -18,6 +18,7 @@ from samebits.cli.commands.contract import app as contract
 from samebits.cli.commands.demo import demo
 from samebits.cli.commands.distill import distill
 from samebits.cli.commands.doctor import doctor
+from samebits.cli.commands.evaluate import evaluate
 from samebits.cli.commands.generate import generate
 from samebits.cli.commands.launch import launch
 from samebits.cli.commands.plan import plan
@@ -54,7 +55,7 @@ def _options(
     """What goes before a command; the help text is the app's own."""
 
 
-for _command in (check, reveal, doctor, demo, plan, train, distill, rl, generate, serve):
+for _command in (check, reveal, doctor, demo, plan, train, distill, evaluate, rl, generate, serve):
     app.command()(_command)
 # Words behind the command are the command's own.
 app.command(context_settings={"allow_interspersed_args": False})(launch)
