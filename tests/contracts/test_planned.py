@@ -9,6 +9,7 @@ import pytest
 
 import samebits.ops
 import samebits.parity.stability
+import samebits.train
 from samebits.contracts.planned import FOLDER, planned
 from samebits.contracts.registry import Component, components
 from samebits.contracts.strict_yaml import ContractError
@@ -18,7 +19,7 @@ GOOD = (FOLDER / "stream_sync.yaml").read_text()
 
 
 def bound() -> dict[str, Component]:
-    folders = (samebits.ops, samebits.parity.stability)
+    folders = (samebits.ops, samebits.parity.stability, samebits.train)
     return {
         name: component
         for home in folders

@@ -15,6 +15,7 @@ from samebits.ops.accumulation import (
     Sums,
     embedding_into,
     linear_into,
+    lm_head_into,
     resumed,
     rmsnorm_into,
     selected_logprob_into,
@@ -33,6 +34,7 @@ OPERATORS: dict[str, tuple[tuple[int, ...], Operator]] = {
         lambda x, weight, ids, sums: rmsnorm_into(x.reshape(len(x), 4, -1), weight, sums),
     ),
     "embedding": ((WORDS, WIDTH), lambda x, weight, ids, sums: embedding_into(ids, weight, sums)),
+    "lm_head": ((WORDS, WIDTH), lambda x, weight, ids, sums: lm_head_into(x, weight, sums)),
     "logprob": ((WORDS, WIDTH), lambda x, weight, ids, sums: selected_logprob_into(x, weight, ids, sums)),
 }
 

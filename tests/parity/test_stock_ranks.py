@@ -130,7 +130,7 @@ def trained(module: nn.Module, data: Data, share: int, shares: int) -> Trained:
         optimizer.step()
         optimizer.zero_grad()
         seen = [logprobs.detach()] if shares == 1 else everyones(logprobs.detach())
-        losses.append(mean_loss(seen, shares * len(logprobs)))
+        losses.append(mean_loss([-each for each in seen], shares * len(logprobs)))
     weights = {
         name: each.full_tensor() if isinstance(each, DTensor) else each for name, each in module.named_parameters()
     }

@@ -17,7 +17,9 @@ from samebits.cli.commands.check import check
 from samebits.cli.commands.contract import app as contract
 from samebits.cli.commands.demo import demo
 from samebits.cli.commands.diff import diff
+from samebits.cli.commands.distill import distill
 from samebits.cli.commands.doctor import doctor
+from samebits.cli.commands.evaluate import evaluate
 from samebits.cli.commands.generate import generate
 from samebits.cli.commands.launch import launch
 from samebits.cli.commands.plan import plan
@@ -56,7 +58,7 @@ def _options(
     """What goes before a command; the help text is the app's own."""
 
 
-for _command in (check, reveal, doctor, demo, plan, train, rl, generate, serve, profile, diff):
+for _command in (check, reveal, doctor, demo, plan, train, distill, rl, evaluate, generate, serve, profile, diff):
     app.command()(_command)
 # Words behind the command are the command's own.
 app.command(context_settings={"allow_interspersed_args": False})(launch)

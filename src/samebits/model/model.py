@@ -186,7 +186,7 @@ class Model(nn.Module):
         return self.lm_head.logprobs(hidden, ids)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """float32 (T, vocabulary). Not differentiated into the sums: losses take `logprobs`."""
+        """float32 (T, vocabulary). A loss of one token a row takes `logprobs`, which keeps none of them."""
         found: Tensor = self.lm_head(hidden)
         return found
 

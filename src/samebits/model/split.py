@@ -153,5 +153,8 @@ class SplitOperators(Operators):
     def logprobs(self, hidden: Tensor, weight: Tensor, ids: Tensor, sums: Sums | None) -> Tensor:
         return vocabulary.selected_logprob(hidden, weight, ids, self.split.vocabulary(), self.split.group, sums=sums)
 
-    def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, weight: Tensor, sums: Sums | None) -> Tensor:
+        if sums is not None:
+            size = self.split.group.size
+            raise ValueError(f"split: logits with a gradient on {size} ranks; allowed: on one, or logprobs")
         return vocabulary.lm_head(hidden, weight, self.split.vocabulary(), self.split.group)

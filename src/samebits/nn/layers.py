@@ -163,7 +163,7 @@ class LMHead(Linear):
 
         Returns:
             float32 (T, out_features)."""
-        return self.compute.logits(input, self.weight)
+        return self.compute.logits(input, self.weight, self.sums)
 
     def logprobs(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """The logprob of token ids[t] after hidden[t]; 0 where an id is -100.

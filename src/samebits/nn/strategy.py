@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from samebits import ops
-from samebits.ops.accumulation import Sums, embedding_into, linear_into, rmsnorm_into, selected_logprob_into
+from samebits.ops.accumulation import (
+    Sums,
+    embedding_into,
+    linear_into,
+    lm_head_into,
+    rmsnorm_into,
+    selected_logprob_into,
+)
 
 
 def embedding(ids: Tensor, weight: Tensor, sums: Sums | None) -> Tensor:
@@ -88,8 +95,8 @@ class Operators:
         given = zip((q, k), weights, sums, strict=True)
         return [self.rmsnorm(heads, weight, each, eps) if heads.numel() else heads for heads, weight, each in given]
 
-    def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return self.lm_head(hidden, weight)
+    def logits(self, hidden: Tensor, weight: Tensor, sums: Sums | None) -> Tensor:
+        return self.lm_head(hidden, weight) if sums is None else lm_head_into(hidden, weight, sums)
 
     def logprobs(self, hidden: Tensor, weight: Tensor, ids: Tensor, sums: Sums | None) -> Tensor:
         return self.logprob(hidden, weight, ids, sums)

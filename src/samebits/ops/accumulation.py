@@ -16,6 +16,7 @@ from torch import Tensor
 
 from samebits.ops.arguments import check_accumulator, choose_backend
 from samebits.ops.embedding import embedding, embedding_gradient_
+from samebits.ops.lm_head import lm_head
 from samebits.ops.logprob import check_rows
 from samebits.ops.matmul import linear, matmul
 from samebits.ops.registering import call
@@ -86,6 +87,13 @@ def selected_logprob_into(
     return y
 
 
+def lm_head_into(hidden: Tensor, weight: Tensor, sums: Sums, *, backend: str | None = None) -> Tensor:
+    """`lm_head`, with the weight's gradient added to sums (V, K) float32 in the backward pass."""
+    _check_sums("lm_head_into", sums, weight, {"hidden": hidden, "weight": weight})
+    y: Tensor = _Head.apply(hidden, weight, sums, choose_backend("lm_head_into", hidden, backend))  # type: ignore[no-untyped-call]
+    return y
+
+
 def _check_sums(operator: str, sums: Sums, weight: Tensor, inputs: dict[str, Tensor]) -> None:
     for part in (sums,) if isinstance(sums, Tensor) else sums.parts:
         check_accumulator(operator, part, tuple(weight.shape), inputs)
@@ -110,6 +118,23 @@ class _Linear(torch.autograd.Function):
             # Without its spec: the sums were checked on the way forward, and there are many of them.
             torch.ops.samebits.gemm_accumulate_(part, dy_MN[rows].T, x_MK[rows], ctx.backend)
         return matmul(dy_MN, weight, backend=ctx.backend).reshape(x.shape), None, None, None
+
+
+class _Head(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, sums: Sums, backend: str) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        ctx.sums, ctx.backend = sums, backend
+        return lm_head(hidden, weight, backend=backend)
+
+    @staticmethod
+    def backward(ctx: Any, dlogits_MV: Tensor) -> tuple[Tensor | None, ...]:
+        """As `lm_head` has it: what flows back is rounded to the dtype of hidden, then enters the two products."""
+        hidden_MK, weight = ctx.saved_tensors
+        rounded_MV = dlogits_MV.to(hidden_MK.dtype)
+        for part, rows in resumed(ctx.sums, len(hidden_MK)):
+            torch.ops.samebits.gemm_accumulate_(part, rounded_MV[rows].T, hidden_MK[rows], ctx.backend)
+        return matmul(rounded_MV, weight, backend=ctx.backend), None, None, None
 
 
 class _RMSNorm(torch.autograd.Function):

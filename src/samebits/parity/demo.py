@@ -28,7 +28,7 @@ from samebits.records.packages import MissingPackageError
 from samebits.train import checkpoint, events
 from samebits.train.assessment import shape_of
 from samebits.train.configuration import TrainConfig, read_text
-from samebits.train.lanes import Backward, Cut, Example, mean_loss
+from samebits.train.lanes import Backward, Cut, Example, mean_loss, minus_logprobs
 from samebits.train.running import run
 from samebits.train.trainer import Parts
 
@@ -217,8 +217,8 @@ def autograd_backward(model: Model, examples: list[Example], cut: Cut) -> Backwa
         some = examples[start : start + cut.micro_batch]
         batch = Batch.of([torch.from_numpy(inputs) for inputs, _ in some], device=model.device)
         targets = torch.cat([torch.from_numpy(each) for _, each in some]).to(model.device)
-        logprobs = stock.logprobs(stock.hidden(batch), targets)
-        torch.autograd.backward(logprobs, torch.full_like(logprobs, -1.0 / count))
-        seen.append(logprobs.detach())
+        losses = minus_logprobs(stock, batch, targets)
+        torch.autograd.backward(losses, torch.full_like(losses, 1.0 / count))
+        seen.append(losses.detach())
     gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
     return Backward(gradients=gradients, loss=mean_loss(seen, count), targets=count)

@@ -19,6 +19,7 @@ EXTRAS: Final = {
     "tensorboard": "trace",
     "starlette": "serve",
     "uvicorn": "serve",
+    "lm_eval": "evaluate",
     "gguf": "transformers",
     "transformers": "transformers",
 }

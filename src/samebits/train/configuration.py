@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from samebits.contracts.strict_yaml import ContractError, Located, load, parse
 from samebits.contracts.structure import Place, build
@@ -100,7 +101,8 @@ class DataSection:
     text_column: str = "text"
     """Of JSON lines and Parquet: what holds the document."""
     tokenizer: str | None = None
-    """A tokenizer.json, a folder with one, or bytes. Left out: that of model.folder, with a preset bytes."""
+    """A tokenizer.json, a folder with one, a .gguf file, smollm2, or bytes. Left out: that of model.folder, with a
+    preset bytes."""
     documents: str = "joined"
     """joined: end to end, cut into equal sequences. apart: no sequence holds two documents, and many are shorter."""
     max_train_samples: int | None = None
@@ -182,6 +184,12 @@ class TrainConfig:
     training: TrainingSection = TrainingSection()
     monitoring: MonitoringSection = MonitoringSection()
 
+    def faults_of_kind(self) -> Iterator[tuple[str, str]]:
+        """(key, what is wrong) in sections that only this kind of run has."""
+        yield from ()
+
+
+Config = TypeVar("Config", bound=TrainConfig)
 
 # Where a batch is cut, where checkpoints fall and what is shown change no bit; nor do paths: the tokens are compared.
 FREE: Final = (
@@ -198,6 +206,12 @@ FREE: Final = (
     "data.num_sequences",
     "data.paths",
     "data.tokenizer",
+    # Of a teacher its weights count, and of its logits what is left of them: see train/distill.py.
+    "distillation.teacher_model_name_or_path",
+    "distillation.teacher_logits",
+    "distillation.top_k",
+    "distillation.logits_dtype",
+    "distillation.logits_tolerance",
 )
 
 
@@ -210,7 +224,13 @@ def deciding(config: TrainConfig) -> dict[str, Any]:
 
 
 # Ranks may see the same files at different places, and each has a device of its own: what is there is compared.
-PLACES: Final = ("data.paths", "data.tokenizer", "model.folder")
+PLACES: Final = (
+    "data.paths",
+    "data.tokenizer",
+    "model.folder",
+    "distillation.teacher_model_name_or_path",
+    "distillation.teacher_logits",
+)
 
 
 def comparable(config: TrainConfig) -> dict[str, Any]:
@@ -229,21 +249,22 @@ def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 def read(path: Path, settings: Sequence[str] = ()) -> TrainConfig:
     """The configuration in a file, with `key.path=value` settings on top; a ContractError in one line otherwise."""
-    return _configuration(load(path), path, settings)
+    return configuration(TrainConfig, load(path), path, settings)
 
 
 def read_text(text: str, settings: Sequence[str] = (), path: Path = Path("configuration")) -> TrainConfig:
     """The same of a text; `path` is only named in errors."""
-    return _configuration(parse(text.encode(), path), path, settings)
+    return configuration(TrainConfig, parse(text.encode(), path), path, settings)
 
 
-def _configuration(document: Located, path: Path, settings: Sequence[str]) -> TrainConfig:
+def configuration(kind: type[Config], document: Located, path: Path, settings: Sequence[str]) -> Config:
+    """A document as a configuration of this kind."""
     for setting in settings:
         _set(document, setting)
     try:
         _refuse_earlier_names(document, path)
-        config = build(TrainConfig, document, Place(path, 1))
-        for key, message in _faults(config):
+        config = build(kind, document, Place(path, 1))
+        for key, message in chain(_faults(config), config.faults_of_kind()):
             raise Place(path, _line(document, key), key).fail(message)
     except ContractError as error:
         raise ContractError(str(error).replace(f"{path}:{COMMAND_LINE}:", "--set", 1)) from error

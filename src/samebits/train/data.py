@@ -18,7 +18,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from samebits.checker.model_loading import KNOWN
 from samebits.model.batch import ALIGNMENT, IGNORED
+from samebits.model.loading import load_tokenizer
 from samebits.model.tokenizer import Tokenizer
 from samebits.records.packages import needed
 from samebits.train.configuration import IN_BYTES, DataSection
@@ -126,8 +128,11 @@ def _apart(lengths: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], 
 
 
 def named_words(tokenizer: str | None) -> Tokenizer:
-    """The tokenizer at a path; where none is named, or by name, one of bytes."""
-    return Tokenizer.of_bytes() if tokenizer in (None, IN_BYTES) else Tokenizer.load(Path(tokenizer))
+    """The tokenizer at a path, or of a model known by name; where none is named, or `bytes` is, one of bytes."""
+    if tokenizer in (None, IN_BYTES):
+        return Tokenizer.of_bytes()
+    inside = tokenizer in KNOWN or tokenizer.endswith(".gguf")
+    return load_tokenizer(tokenizer) if inside else Tokenizer.load(Path(tokenizer))
 
 
 def _words(section: DataSection, words: Tokenizer) -> tuple[Any, int, int]:

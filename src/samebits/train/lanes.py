@@ -24,6 +24,8 @@ from samebits.train.ranks import ALONE, Ranks
 Example = tuple[NDArray[np.int64], NDArray[np.int64]]
 """(inputs, targets) of one sequence."""
 Gradients = dict[str, Tensor]
+Losses = Callable[[Model, Batch, Tensor], Tensor]
+"""What is minimised: (model, inputs, targets) to a float32 loss for each target, end to end, 0 where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +41,6 @@ class Cut:
     ranks: Ranks = ALONE
     """Who goes through which lanes. Decides no bit either."""
 
-    def numbers(self, lanes: range, examples: Sequence[Example]) -> int:
-        """How many logprobs some lanes have, those without a target included."""
-        return sum(self.width if self.padded else len(examples[place][1]) for place in self.places(lanes))
-
     def places(self, lanes: range) -> range:
         """The sequences of some lanes, as places in the global batch."""
         return range(lanes.start * self.lanes.sequences, lanes.stop * self.lanes.sequences)
@@ -55,11 +53,21 @@ class Backward:
     gradients: Gradients
     """float32, of the mean over all targets."""
     loss: float
-    """That mean of minus the logprobs: an exact sum of float32 numbers, rounded once."""
+    """That mean: an exact sum of float32 numbers, rounded once."""
     targets: int
 
 
 def backward(model: Model, examples: Sequence[Example], cut: Cut) -> Backward:
+    """The gradient of the mean of minus the targets' logprobs."""
+    return backward_of(minus_logprobs, model, examples, cut)
+
+
+def minus_logprobs(model: Model, batch: Batch, targets: Tensor) -> Tensor:
+    """The loss of a language model, target by target; 0 where there is none."""
+    return -model.logprobs(model.hidden(batch), targets)
+
+
+def backward_of(losses: Losses, model: Model, examples: Sequence[Example], cut: Cut) -> Backward:
     """The gradient of the mean loss over all targets of the global batch, which is known before the first pass.
 
     Each rank goes through lanes of its own and returns the gradients that it updates."""
@@ -67,12 +75,16 @@ def backward(model: Model, examples: Sequence[Example], cut: Cut) -> Backward:
     seen: list[Tensor] = []
 
     def go_through(summing: Model, places: range) -> None:
-        logprobs = _logprobs(summing, [examples[place] for place in places], cut)
-        torch.autograd.backward(logprobs, torch.full_like(logprobs, -1.0 / count))
-        seen.append(logprobs.detach().reshape(-1))
+        found = losses(summing, *_collated([examples[place] for place in places], cut, model.device))
+        torch.autograd.backward(found, torch.full_like(found, 1.0 / count))
+        seen.append(found.detach())
+
+    def numbers(lanes: range) -> int:
+        """How many losses some lanes have, those of places without a target included."""
+        return sum(len(examples[place][1]) for place in cut.places(lanes))
 
     gradients = summed(model, [len(inputs) for inputs, _ in examples], cut, go_through)
-    everyones = cut.ranks.everyones(torch.cat(seen), cut.lanes, lambda lanes: cut.numbers(lanes, examples))
+    everyones = cut.ranks.everyones(torch.cat(seen), cut.lanes, numbers)
     return Backward(gradients=gradients, loss=mean_loss([everyones], count), targets=count)
 
 
@@ -95,9 +107,9 @@ def summed(model: Model, tokens: Sequence[int], cut: Cut, go_through: Callable[[
         return cut.ranks.reduced(fold(len(own), of, own.start, width))
 
 
-def mean_loss(logprobs: Sequence[Tensor], count: int) -> float:
-    """Minus the mean, in any order: the sum is exact. Places without a target hold 0 and change nothing."""
-    return -math.fsum(torch.cat(list(logprobs)).tolist()) / count
+def mean_loss(losses: Sequence[Tensor], count: int) -> float:
+    """The mean, in any order: the sum is exact. Places without a target hold 0 and change nothing."""
+    return math.fsum(torch.cat(list(losses)).tolist()) / count
 
 
 def fold(count: int, of: Callable[[int], Gradients], first: int = 0, width: int = 1) -> Gradients:
@@ -113,16 +125,13 @@ def fold(count: int, of: Callable[[int], Gradients], first: int = 0, width: int 
     return left
 
 
-def _logprobs(model: Model, examples: Sequence[Example], cut: Cut) -> Tensor:
-    """The logprob of every target, end to end (T) or in rows (B, width); 0 where there is none."""
-    device = model.device
+def _collated(examples: Sequence[Example], cut: Cut, device: torch.device) -> tuple[Batch, Tensor]:
+    """(inputs, targets) of a pass, end to end; padded rows are taken apart again before they are computed with."""
     inputs = [torch.from_numpy(each) for each, _ in examples]
     targets = torch.cat([torch.from_numpy(each) for _, each in examples]).to(device)
     if not cut.padded:
-        return model.logprobs(model.hidden(Batch.of(inputs, device=device)), targets)
-    lengths = [len(each) for each in inputs]
+        return Batch.of(inputs, device=device), targets
     rows = torch.zeros(len(inputs), cut.width, dtype=torch.int64)
     for row, each in zip(rows, inputs, strict=True):
         row[: len(each)] = each
-    batch = Batch.of_padded(rows.to(device), lengths, "right")
-    return batch.to_padded(model.logprobs(model.hidden(batch), targets), "right")
+    return Batch.of_padded(rows.to(device), [len(each) for each in inputs], "right"), targets

@@ -70,8 +70,10 @@ def run(
     screen: Screen | None = None,
     parts: Parts = OURS,
     grid: Grid | None = None,
+    data: Data | None = None,
 ) -> Summary:
     """Trains into a folder. `resume` goes on from its newest whole checkpoint, or begins where there is none.
+    `data`: what the configuration names, where it has been read already.
 
     On every rank of a grid at once, with one folder for all of them: rank 0 shows, logs and keeps checkpoints. What
     each rank reads is compared before anything is written."""
@@ -83,15 +85,14 @@ def run(
         "settings",
         {**comparable(config), "--resume": resume, "--allow-changes": sorted(allow_changes), "--tensor": grid.tensor},
     )
-    shape, data = shape_of(config), data_of(config)
+    shape, data = shape_of(config), data_of(config) if data is None else data
     assessment = assess(config, shape, data)
     if not assessment.allowed:
         raise RefusedError(assessment)
     for refusal in assessment.waived:
         screen.note(f"WAIVED {refusal}")
     present = checkpoint.committed(folder) if folder.is_dir() else []
-    if present and not resume:
-        raise ValueError(f"{folder}: holds checkpoints up to step {present[-1]}; allowed: --resume, or another folder")
+    refuse_if_trained(folder, present, resume)
     model = model_of(config)
     kept = checkpoint.read(folder) if present else None
     if world.size > 1:
@@ -106,6 +107,12 @@ def run(
             trainer.restore(kept, tuple(allow_changes))
             del kept
         return _Run(trainer, folder, events, screen, assessment).whole()
+
+
+def refuse_if_trained(folder: Path, present: Sequence[int], resume: bool) -> None:
+    """Nothing is ever written over: a folder that holds steps is gone on with, or left alone."""
+    if present and not resume:
+        raise ValueError(f"{folder}: holds checkpoints up to step {present[-1]}; allowed: --resume, or another folder")
 
 
 def _facts(config: TrainConfig, data: Data, model: Model, kept: checkpoint.Checkpoint | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -81,6 +81,8 @@ class Parts:
     clip: Callable[[list[Tensor], Tensor, float], None] = clipped
     optimizer: Callable[[dict[str, Tensor], OptimizerSection], AdamW] = made
     moment: Callable[[Tensor], Tensor] = zero_moment
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What of these parts decides bits beside the configuration, by name: it may not change when a run is resumed."""
 
 
 OURS: Final = Parts()
@@ -211,7 +213,7 @@ class Trainer:
         """All that the next update depends on beside tensors: settings that decide bits, the data, and the position."""
         epoch, within = position_after(self.done, self.run.per_epoch, self.config.training.global_batch_size)
         position = {"position.epoch": epoch, "position.sequence": within}
-        return {**deciding(self.config), "data.digest": self._data_digest, **position}
+        return {**deciding(self.config), **self.parts.facts, "data.digest": self._data_digest, **position}
 
     def state(self) -> dict[str, Any] | None:
         """What a checkpoint of this moment holds: weights, optimizer, state; on one of several ranks, None elsewhere.

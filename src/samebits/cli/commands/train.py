@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from samebits.train.running import Summary
 
 SCHEMA = "samebits.train/1"
+Out = Annotated[Path, typer.Option("--out", help="The folder for checkpoints and events.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest complete checkpoint.")]
+AllowChanges = Annotated[
+    list[str] | None, typer.Option(metavar="KEY", help="A setting that may differ from the checkpoint's.")
+]
+Export = Annotated[
+    Path | None, typer.Option("--export", help="At the end, write the model here in Hugging Face's layout.")
+]
 Tensor = Annotated[
     int, typer.Option(help="Ranks that hold one copy of the weights between them; a divisor of the number of ranks.")
 ]
@@ -26,14 +34,10 @@ Tensor = Annotated[
 
 def train(
     config: Source,
-    out: Annotated[Path, typer.Option("--out", help="The folder for checkpoints and events.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest complete checkpoint.")] = False,
-    allow_changes: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="A setting that may differ from the checkpoint's.")
-    ] = None,
-    exported: Annotated[
-        Path | None, typer.Option("--export", help="At the end, write the model here in Hugging Face's layout.")
-    ] = None,
+    out: Out,
+    resume: Resume = False,
+    allow_changes: AllowChanges = None,
+    exported: Export = None,
     tensor: Tensor = 1,
     settings: Settings = None,
     as_json: Json = False,
@@ -68,15 +72,18 @@ def train(
                 _refused(config, chosen, refused.assessment, as_json)
             raise typer.Exit(1) from refused
         except BreachError as breach:
-            _stopped(out, str(breach), 1, as_json)
+            stopped(out, str(breach), 1, as_json)
             raise typer.Exit(1) from breach
         except KeyboardInterrupt as interrupt:
-            _stopped(out, "interrupted", 3, as_json)
+            stopped(out, "interrupted", 3, as_json)
             raise typer.Exit(3) from interrupt
         if world.rank == 0:
             if exported is not None:
                 export(chosen, out, exported)
-            _print(config, summary, as_json)
+            if as_json:
+                print_json({"schema": SCHEMA, "config": str(config), **asdict(summary)})
+            else:
+                print_summary(summary)
 
 
 def _refused(config: Path, chosen: TrainConfig, assessment: Assessment, as_json: bool) -> None:
@@ -86,7 +93,7 @@ def _refused(config: Path, chosen: TrainConfig, assessment: Assessment, as_json:
         print_assessment(chosen, assessment)
 
 
-def _stopped(folder: Path, why: str, code: int, as_json: bool) -> None:
+def stopped(folder: Path, why: str, code: int, as_json: bool) -> None:
     """One line: why, and from where the run can go on."""
     from samebits.train.checkpoint import committed
 
@@ -95,10 +102,7 @@ def _stopped(folder: Path, why: str, code: int, as_json: bool) -> None:
     tell(f"{why}; {kept}", code, as_json=as_json, kind="stopped")
 
 
-def _print(config: Path, summary: Summary, as_json: bool) -> None:
-    if as_json:
-        print_json({"schema": SCHEMA, "config": str(config), **asdict(summary)})
-        return
+def print_summary(summary: Summary) -> None:
     console = output()
     for obligation in summary.waived:
         console.print(f"WAIVED {obligation}", style="bold yellow")
