@@ -47,8 +47,8 @@ def load_folder(path: str | Path, dtype: torch.dtype = torch.float32, device: st
     check_component(config, dtype, str(folder))
     with ExitStack() as stack:
         found: dict[str, Any] = {}
-        for file in _files(folder):
-            opened = _opened(file, stack)
+        for file in weight_files(folder):
+            opened = opened_file(file, stack)
             for name in opened.keys():  # noqa: SIM118, the library's object is no mapping
                 if name in found:
                     raise ValueError(f"{file}: {name} is in another file too; allowed: once")
@@ -60,7 +60,7 @@ def load_folder(path: str | Path, dtype: torch.dtype = torch.float32, device: st
     return Model(config=config, weights=weights)
 
 
-def _files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """The files of weights: one, or those that an index names."""
     if not (folder / INDEX).is_file():
         return [_inside(folder, WEIGHTS)]
@@ -86,7 +86,7 @@ def _inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _opened(file: Path, stack: ExitStack) -> Any:
+def opened_file(file: Path, stack: ExitStack) -> Any:
     """The file, opened; the library holds its offsets against its size, the header's size is looked at before."""
     with file.open("rb") as raw:
         size = int.from_bytes(raw.read(8), "little")
@@ -106,7 +106,7 @@ def _check(folder: Path, config: ModelConfig, found: dict[str, Any]) -> bool:
     missing, unexpected = expected.keys() - found.keys(), found.keys() - expected.keys()
     if missing or unexpected:
         raise ValueError(
-            f"{folder}: lacks {_some(missing)}, has unexpected {_some(unexpected)}; allowed: the"
+            f"{folder}: lacks {some_names(missing)}, has unexpected {some_names(unexpected)}; allowed: the"
             f" {len(expected)} weights that {CONFIG} asks for"
         )
     for name, shape in expected.items():
@@ -128,7 +128,7 @@ def check_component(config: ModelConfig, dtype: torch.dtype, name: str) -> None:
         )
 
 
-def _some(names: Iterable[str]) -> str:
+def some_names(names: Iterable[str]) -> str:
     """Up to three names, and how many more there are."""
     listed = sorted(names)
     more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
