@@ -97,7 +97,7 @@ def test_damaged_bytes_are_computed_again(tmp_path: Path) -> None:
         build(path, 3)
     weights = hidden_folder(path) / "model.safetensors"
     data = bytearray(weights.read_bytes())
-    data[-2 * 96 + 1] ^= 1
+    data[-3 * 96 + 1] ^= 1
     weights.write_bytes(data)
     journal = hidden_folder(path) / JOURNAL
     journal.write_bytes(journal.read_bytes()[:-3])
