@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,7 +47,11 @@ def in_a_process(work: Callable[[], object]) -> int:
     """Does `work` in a copy of this process; how that ended, as the system says it."""
     child = os.fork()
     if child == 0:
-        work()
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(99)
         os._exit(0)
     return os.waitpid(child, 0)[1]
 

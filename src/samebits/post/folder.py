@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from samebits.model.huggingface import CONFIG
@@ -43,6 +44,8 @@ class NewFolder:
         """Facts of each finished region, its digest among them."""
         self._handles: dict[str, int] = {}
         self._journal = -1
+        # Regions may be written by several threads, each its own.
+        self._one = Lock()
 
     def missing(self) -> list[str]:
         """Regions that are still to be written, in the layout's order."""
@@ -57,8 +60,9 @@ class NewFolder:
         if writer.at != region.start + region.size:
             raise RuntimeError(f"{name}: {writer.at - region.start} of {region.size} bytes were written")
         facts = {"sha256": writer.digest(), **writer.facts}
-        self.finished[name] = facts
-        _write_all(self._journal, (json.dumps({"name": name, **facts}) + "\n").encode(), self.hidden / JOURNAL)
+        with self._one:
+            self.finished[name] = facts
+            _write_all(self._journal, (json.dumps({"name": name, **facts}) + "\n").encode(), self.hidden / JOURNAL)
 
     def put(self, name: str, data: bytes) -> None:
         """A small file, onto the disk."""
@@ -109,7 +113,7 @@ class NewFolder:
             os.fsync(handle)
             size = self.layout.sizes[name]
             files[name] = {"bytes": size, "sha256": _digest(self.hidden / name, Region(file=name, start=0, size=size))}
-        manifest = {"schema": SCHEMA, **facts, "files": files, "tensors": self.finished}
+        manifest = {"schema": SCHEMA, **facts, "files": files, "tensors": dict(sorted(self.finished.items()))}
         self.put(CARD, card(manifest).encode())
         self.put(MANIFEST, to_json(manifest))
         for name in (PLAN, JOURNAL):

@@ -19,8 +19,9 @@ from samebits.model.huggingface import CONFIG, MOST_CONFIG_BYTES, READABLE, open
 from samebits.model.json_file import parse_json, read_json
 from samebits.post.layout import DTYPES, NAMES, Entry
 
-# Numbers that are read, computed and written at a time; decides speed and memory, and no bit.
-PIECE: Final = 2**18
+# Numbers that are read, computed and written at a time; decides speed and memory, and no bit. A multiple of the blocks
+# over which merging sums, and small enough for torch to leave it to one thread, which is quicker than to share it.
+PIECE: Final = 2**15
 
 
 class Source:
