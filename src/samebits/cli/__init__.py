@@ -21,6 +21,8 @@ from samebits.cli.commands.generate import generate
 from samebits.cli.commands.launch import launch
 from samebits.cli.commands.merge import merge
 from samebits.cli.commands.plan import plan
+from samebits.cli.commands.prune import prune
+from samebits.cli.commands.quantize import quantize
 from samebits.cli.commands.reveal import reveal
 from samebits.cli.commands.rl import rl
 from samebits.cli.commands.serve import serve
@@ -54,7 +56,7 @@ def _options(
     """What goes before a command; the help text is the app's own."""
 
 
-for _command in (check, reveal, doctor, demo, plan, train, rl, generate, serve, merge):
+for _command in (check, reveal, doctor, demo, plan, train, rl, generate, serve, merge, prune, quantize):
     app.command()(_command)
 # Words behind the command are the command's own.
 app.command(context_settings={"allow_interspersed_args": False})(launch)

@@ -20,6 +20,7 @@ from torch import Tensor
 from samebits.model.config import ModelConfig
 from samebits.model.json_file import read_json, to_json
 from samebits.model.model import Model
+from samebits.model.packed import group_of, with_packed
 from samebits.model.weights import EMBEDDING, HEAD, count, shapes
 from samebits.numerics.bits import same_bits
 from samebits.records.durable import put_in_one_move, sync_directory
@@ -43,7 +44,8 @@ class Words(Protocol):
 def load_folder(path: str | Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Model:
     """The model in a folder; names or shapes that are not those of its config are refused before anything is read."""
     folder = Path(path)
-    config = ModelConfig.from_huggingface(read_json(folder / CONFIG, MOST_CONFIG_BYTES))
+    told = read_json(folder / CONFIG, MOST_CONFIG_BYTES)
+    config, group = ModelConfig.from_huggingface(told), group_of(told, str(folder / CONFIG))
     check_component(config, dtype, str(folder))
     with ExitStack() as stack:
         found: dict[str, Any] = {}
@@ -53,6 +55,8 @@ def load_folder(path: str | Path, dtype: torch.dtype = torch.float32, device: st
                 if name in found:
                     raise ValueError(f"{file}: {name} is in another file too; allowed: once")
                 found[name] = opened
+        if group is not None:
+            found = with_packed(found, group, str(folder))
         tied = _check(folder, config, found)
         weights = {name: _read(found[name], name, dtype, device) for name in shapes(config)}
         if tied and not same_bits(found[HEAD].get_tensor(HEAD), found[EMBEDDING].get_tensor(EMBEDDING)):

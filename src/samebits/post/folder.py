@@ -33,6 +33,14 @@ READ_AT_ONCE: Final = 2**20
 SPARE: Final = 2**20
 
 
+Tell = Callable[[int], None]
+"""Called with how many bytes more of the result are there."""
+
+
+def silent(_: int) -> None:
+    """Tells nobody."""
+
+
 class NewFolder:
     """A folder under construction. `write` the regions of its layout, `put` its small files, then `finish`."""
 

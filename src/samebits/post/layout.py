@@ -43,6 +43,11 @@ class Entry:
         return math.prod(self.shape)
 
     @property
+    def described(self) -> tuple[str, tuple[int, ...]]:
+        """Format and shape, as a digest takes them."""
+        return NAMES[self.dtype], self.shape
+
+    @property
     def size(self) -> int:
         """Bytes."""
         return self.count * self.dtype.itemsize

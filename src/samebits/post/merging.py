@@ -4,7 +4,7 @@ What a run computes is a function of the recipe, the seed and the tensors. Knows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from samebits.model.tokenizer_copy import tokenizer_files
 from samebits.post.card import card
-from samebits.post.folder import RegionWriter, new_folder
-from samebits.post.layout import SHARD_BYTES, Layout, safetensors_layout
+from samebits.post.folder import RegionWriter, Tell, new_folder, silent
+from samebits.post.layout import SHARD_BYTES, Entry, Layout, safetensors_layout
 from samebits.post.merge_methods import (
     Combining,
     Cosine,
@@ -33,13 +33,6 @@ from samebits.post.merge_plan import Plan, Step, described, opened_models, plan_
 from samebits.post.merge_recipe import Recipe
 from samebits.post.source import Hash, Source, digest_of, pieces, raw
 from samebits.post.threads import in_threads
-
-Tell = Callable[[int], None]
-"""Called with how many bytes of the result were written."""
-
-
-def silent(_: int) -> None:
-    """Tells nobody."""
 
 
 def merge(
@@ -99,15 +92,21 @@ def _digests(plan: Plan, sources: Mapping[str, Source], finished: Mapping[str, M
         for model, name, digest in facts["inputs"]:
             read[model][name] = digest
     return {
-        "digest": digest_of(plan.entries, {name: each["sha256"] for name, each in finished.items()}),
+        "digest": digest_of(_described(plan.entries), {name: each["sha256"] for name, each in finished.items()}),
         "sources": {
             model: {
-                "digest": digest_of({name: source.entries[name] for name in read[model]}, read[model]),
+                "digest": digest_of(_described(source.entries, read[model]), read[model]),
                 "tensors": len(read[model]),
             }
             for model, source in sources.items()
         },
     }
+
+
+def _described(
+    entries: Mapping[str, Entry], names: Iterable[str] | None = None
+) -> dict[str, tuple[str, Sequence[int]]]:
+    return {name: entries[name].described for name in (entries if names is None else names)}
 
 
 def _merge_tensor(method: str, step: Step, sources: Mapping[str, Source], seed: int, region: RegionWriter) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from samebits.model.huggingface import CONFIG, MOST_CONFIG_BYTES, READABLE, opened_file, weight_files
 from samebits.model.json_file import parse_json, read_json
-from samebits.post.layout import DTYPES, NAMES, Entry
+from samebits.post.layout import DTYPES, Entry
 
 # Numbers that are read, computed and written at a time; decides speed and memory, and no bit. A multiple of the blocks
 # over which merging sums, and small enough for torch to leave it to one thread, which is quicker than to share it.
@@ -100,7 +100,7 @@ def pieces(count: int, size: int = PIECE) -> Iterator[tuple[int, int]]:
 
 def raw(piece: Tensor) -> memoryview:
     """The bytes of a tensor, in place where it is contiguous."""
-    found: memoryview = piece.contiguous().view(torch.uint8).numpy().data
+    found: memoryview = piece.contiguous().view(torch.uint8).reshape(-1).numpy().data
     return found
 
 
@@ -118,10 +118,21 @@ class Hash:
         return self._hash.hexdigest()
 
 
-def digest_of(entries: Mapping[str, Entry], digests: Mapping[str, str]) -> str:
-    """One digest for all tensors: of their names, dtypes, shapes and bytes, however files cut or order them."""
+def digest_of(described: Mapping[str, tuple[str, Sequence[int]]], digests: Mapping[str, str]) -> str:
+    """One digest for all tensors: of their names, formats, shapes and bytes, however files cut or order them."""
     whole = hashlib.sha256()
-    for name in sorted(entries):
-        entry = entries[name]
-        whole.update(f"{name} {NAMES[entry.dtype]} {list(entry.shape)} {digests[name]}\n".encode())
+    for name in sorted(described):
+        kind, shape = described[name]
+        whole.update(f"{name} {kind} {list(shape)} {digests[name]}\n".encode())
     return f"sha256:{whole.hexdigest()}"
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """Of whole tensors in memory, as of those in files."""
+    digests = {}
+    for name, weight in weights.items():
+        whole = Hash()
+        whole.add(weight.detach())
+        digests[name] = whole.hex
+    described = {name: Entry(dtype=each.dtype, shape=tuple(each.shape)).described for name, each in weights.items()}
+    return digest_of(described, digests)
