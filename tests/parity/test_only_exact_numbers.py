@@ -14,7 +14,7 @@ import pytest
 import samebits
 
 PACKAGE = Path(samebits.__file__).parent
-LAYERS = ("ops", "model", "train", "infer", "parity", "parallel", "invariant")
+LAYERS = ("ops", "model", "train", "infer", "post", "parity", "parallel", "invariant")
 JUDGES = {
     "properties.py",
     "check.py",

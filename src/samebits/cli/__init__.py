@@ -22,8 +22,11 @@ from samebits.cli.commands.doctor import doctor
 from samebits.cli.commands.evaluate import evaluate
 from samebits.cli.commands.generate import generate
 from samebits.cli.commands.launch import launch
+from samebits.cli.commands.merge import merge
 from samebits.cli.commands.plan import plan
 from samebits.cli.commands.profile import profile
+from samebits.cli.commands.prune import prune
+from samebits.cli.commands.quantize import quantize
 from samebits.cli.commands.report import app as report
 from samebits.cli.commands.reveal import reveal
 from samebits.cli.commands.rl import rl
@@ -58,7 +61,14 @@ def _options(
     """What goes before a command; the help text is the app's own."""
 
 
-for _command in (check, reveal, doctor, demo, plan, train, distill, rl, evaluate, generate, serve, profile, diff):
+_COMMANDS = (
+    *(check, reveal, doctor, demo),
+    *(plan, train, distill, rl),
+    *(merge, prune, quantize, evaluate),
+    *(generate, serve),
+    *(profile, diff),
+)
+for _command in _COMMANDS:
     app.command()(_command)
 # Words behind the command are the command's own.
 app.command(context_settings={"allow_interspersed_args": False})(launch)

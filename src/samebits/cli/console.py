@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 # Where output goes to a file, lines are cut for no screen.
 FILE_WIDTH = 160
@@ -34,6 +35,21 @@ def progress(start: str) -> Iterator[Callable[[str], None]]:
         return
     with console.status(start) as status:
         yield lambda text: status.update(text)
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr that is told how much more is done; silent where stderr is no terminal."""
+    console = Console(stderr=True, markup=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
+        task = shown.add_task(label, total=total)
+        yield lambda more: shown.advance(task, more)
+
+
+def size_text(count: int) -> str:
+    """Bytes as people read them."""
+    return f"{count / 2**30:,.2f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
 
 
 def print_json(document: dict[str, Any]) -> None:

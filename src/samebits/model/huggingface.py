@@ -20,6 +20,7 @@ from torch import Tensor
 from samebits.model.config import ModelConfig
 from samebits.model.json_file import read_json, to_json
 from samebits.model.model import Model
+from samebits.model.packed import group_of, with_packed
 from samebits.model.weights import EMBEDDING, HEAD, count, shapes
 from samebits.numerics.bits import same_bits
 from samebits.records.durable import put_in_one_move, sync_directory
@@ -43,16 +44,19 @@ class Words(Protocol):
 def load_folder(path: str | Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Model:
     """The model in a folder; names or shapes that are not those of its config are refused before anything is read."""
     folder = Path(path)
-    config = ModelConfig.from_huggingface(read_json(folder / CONFIG, MOST_CONFIG_BYTES))
+    told = read_json(folder / CONFIG, MOST_CONFIG_BYTES)
+    config, group = ModelConfig.from_huggingface(told), group_of(told, str(folder / CONFIG))
     check_component(config, dtype, str(folder))
     with ExitStack() as stack:
         found: dict[str, Any] = {}
-        for file in _files(folder):
-            opened = _opened(file, stack)
+        for file in weight_files(folder):
+            opened = opened_file(file, stack)
             for name in opened.keys():  # noqa: SIM118, the library's object is no mapping
                 if name in found:
                     raise ValueError(f"{file}: {name} is in another file too; allowed: once")
                 found[name] = opened
+        if group is not None:
+            found = with_packed(found, group, str(folder))
         tied = _check(folder, config, found)
         weights = {name: _read(found[name], name, dtype, device) for name in shapes(config)}
         if tied and not same_bits(found[HEAD].get_tensor(HEAD), found[EMBEDDING].get_tensor(EMBEDDING)):
@@ -60,7 +64,7 @@ def load_folder(path: str | Path, dtype: torch.dtype = torch.float32, device: st
     return Model(config=config, weights=weights)
 
 
-def _files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """The files of weights: one, or those that an index names."""
     if not (folder / INDEX).is_file():
         return [_inside(folder, WEIGHTS)]
@@ -86,7 +90,7 @@ def _inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _opened(file: Path, stack: ExitStack) -> Any:
+def opened_file(file: Path, stack: ExitStack) -> Any:
     """The file, opened; the library holds its offsets against its size, the header's size is looked at before."""
     with file.open("rb") as raw:
         size = int.from_bytes(raw.read(8), "little")
@@ -106,7 +110,7 @@ def _check(folder: Path, config: ModelConfig, found: dict[str, Any]) -> bool:
     missing, unexpected = expected.keys() - found.keys(), found.keys() - expected.keys()
     if missing or unexpected:
         raise ValueError(
-            f"{folder}: lacks {_some(missing)}, has unexpected {_some(unexpected)}; allowed: the"
+            f"{folder}: lacks {some_names(missing)}, has unexpected {some_names(unexpected)}; allowed: the"
             f" {len(expected)} weights that {CONFIG} asks for"
         )
     for name, shape in expected.items():
@@ -128,7 +132,7 @@ def check_component(config: ModelConfig, dtype: torch.dtype, name: str) -> None:
         )
 
 
-def _some(names: Iterable[str]) -> str:
+def some_names(names: Iterable[str]) -> str:
     """Up to three names, and how many more there are."""
     listed = sorted(names)
     more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""

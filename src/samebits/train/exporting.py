@@ -7,23 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from samebits.model.huggingface import save_folder
-from samebits.model.json_file import MOST_BYTES, to_json
+from samebits.model.json_file import to_json
 from samebits.model.model import Model
-from samebits.model.tokenizer import FILE, Tokenizer
-from samebits.model.tokenizer_settings import GENERATION, SETTINGS, SIGNS, TEMPLATE_FILE
+from samebits.model.tokenizer import Tokenizer
+from samebits.model.tokenizer_copy import tokenizer_files
+from samebits.model.tokenizer_settings import GENERATION
 from samebits.records.durable import put_in_one_move
-from samebits.records.plain_file import read_plain
 from samebits.train import checkpoint
 from samebits.train.assessment import shape_of, words_folder, words_of
 from samebits.train.configuration import TrainConfig
-
-# What a folder may have of a tokenizer, each a plain file.
-COPIED: Final = (FILE, SETTINGS, SIGNS, TEMPLATE_FILE, GENERATION, "added_tokens.json", "vocab.json", "merges.txt")
-# Where transformers looks for further templates, by name.
-TEMPLATES: Final = "additional_chat_templates"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,12 +29,9 @@ class CopiedWords:
 
     def save(self, path: str | Path) -> None:
         self.words.save(path)
-        more = self.folder / TEMPLATES
-        named = [f"{TEMPLATES}/{file.name}" for file in more.glob("*.jinja")] if more.is_dir() else []
-        for name in (*COPIED, *named):
-            if (self.folder / name).exists():
-                (Path(path) / name).parent.mkdir(exist_ok=True)
-                put_in_one_move(Path(path) / name, read_plain(self.folder / name, MOST_BYTES))
+        for name, data in tokenizer_files(self.folder):
+            (Path(path) / name).parent.mkdir(exist_ok=True)
+            put_in_one_move(Path(path) / name, data)
         if not (self.folder / GENERATION).exists():
             ends = {"bos_token_id": self.words.bos, "eos_token_id": list(self.words.eos)}
             put_in_one_move(Path(path) / GENERATION, to_json(ends))

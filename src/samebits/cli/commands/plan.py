@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from samebits.cli.console import Json, output, print_json, progress
+from samebits.cli.console import Json, output, print_json, progress, size_text
 from samebits.records.shipped import recipe
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _rows(config: TrainConfig, assessment: Assessment) -> list[tuple[str, str, s
     peak, reached = assessment.rates()
     asked = f"{plan.max_steps:,}" if plan.max_steps is not None else "all"
     cut = f"{plan.micro_batch_size} x {plan.gradient_accumulation_steps}, {config.training.lanes} lanes"
-    here = "not judged: no such device here" if memory.here is None else f"of {_size(memory.here)}"
+    here = "not judged: no such device here" if memory.here is None else f"of {size_text(memory.here)}"
     repeats = f"{run.steps / run.per_epoch:.2f}" if run.per_epoch else "-"
     return [
         ("sequences", f"{plan.num_sequences:,}", f"{run.dropped:,} dropped an epoch"),
@@ -86,13 +86,9 @@ def _rows(config: TrainConfig, assessment: Assessment) -> list[tuple[str, str, s
         ("tokens", f"{run.tokens:,}", f"{run.per_step:,} a step"),
         ("parameters", f"{run.parameters:,}", f"{run.tokens / run.parameters:.2f} tokens each"),
         ("repeats of the data", repeats, f"at most {plan.max_repeats} allowed"),
-        ("memory, about", _size(memory.total), here),
-        ("  weights", _size(memory.weights), ""),
-        ("  moments", _size(memory.moments), ""),
-        ("  gradients", _size(memory.gradients), ""),
-        ("  activations", _size(memory.activations), "of one micro-batch"),
+        ("memory, about", size_text(memory.total), here),
+        ("  weights", size_text(memory.weights), ""),
+        ("  moments", size_text(memory.moments), ""),
+        ("  gradients", size_text(memory.gradients), ""),
+        ("  activations", size_text(memory.activations), "of one micro-batch"),
     ]
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**30:,.2f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"

@@ -1,0 +1,96 @@
+"""`samebits quantize`: a model in four or eight bits, as a .gguf file or as safetensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from samebits.cli.commands.merge import DryRun, Out, ShardSize
+from samebits.cli.console import Json, output, print_json, progress, progress_bar, size_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from samebits.model.loading import Loaded
+    from samebits.post.quantizing import Job
+
+SCHEMA = "samebits.quantize/1"
+Source = Annotated[str, typer.Argument(metavar="MODEL", help="A folder with config.json, a .gguf file, or smollm2.")]
+Calibration = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--calibration", metavar="PATH", help="Text files or folders. Default: the Python standard library's sources."
+    ),
+]
+Tokens = Annotated[int, typer.Option(help="Tokens of calibration, at most.", min=1)]
+
+
+def quantize(
+    model: Source,
+    out: Out,
+    format: Annotated[str, typer.Option(help="q4_0, q4_1, q8_0 (a .gguf file), or int4 (safetensors).")] = "q4_1",
+    method: Annotated[
+        str, typer.Option(help="rtn: round to nearest; search: the scale with the least error on calibration text.")
+    ] = "search",
+    group: Annotated[int, typer.Option(help="Numbers that share a scale in int4: 32, 64 or 128.")] = 32,
+    calibration: Calibration = None,
+    tokens: Tokens = 8192,
+    shard_size: ShardSize = 5 * 10**9,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Quantise a model: q4_0, q4_1, q8_0 into model.gguf, int4 into safetensors that compressed-tensors reads.
+
+    The engine reads both again. After a kill it goes on when it is run again; the folder is there once it is whole.
+
+    Example: [bold]samebits quantize smollm2 --format q4_0 --out small[/bold], then
+    [bold]samebits generate --model small/model.gguf --prompt "def main"[/bold]"""
+    from samebits.model.loading import load
+    from samebits.post.folder import refuse_if_taken
+    from samebits.post.quantizing import Job
+    from samebits.post.quantizing import quantize as run
+
+    refuse_if_taken(out)
+    with progress(f"loading {model}"):
+        loaded = load(model)
+        job = Job(source=model, loaded=loaded, output=format, method=method, group=group)
+        layout = job.layout(shard_size)
+    if dry_run:
+        _print_plan(job, out, layout.sizes, as_json)
+        return
+    if method == "search":
+        importance, taken = calibrated(loaded, calibration, tokens)
+        job = replace(job, importance=importance, calibration=taken)
+    with progress_bar(f"quantising into {out}", sum(each.size for each in layout.regions.values())) as tell:
+        facts = run(job, out, shard_size, tell)
+    if as_json:
+        print_json({"schema": SCHEMA, "out": str(out), **facts})
+    else:
+        output().print(f"{out}: {format} by {method}, {size_text(sum(layout.sizes.values()))}, {facts['digest']}")
+
+
+def calibrated(loaded: Loaded, paths: list[Path] | None, tokens: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The squares that flow into each weight, and what they were taken from."""
+    from samebits.post.calibration import LENGTH, recorded, sequences_of, squares, texts_of
+
+    sequences = sequences_of(texts_of(paths or []), loaded.tokenizer, tokens)
+    with progress_bar(f"calibrating on {len(sequences) * LENGTH} tokens", len(sequences)) as tell:
+        return squares(loaded.model, sequences, tell), recorded(sequences)
+
+
+def _print_plan(job: Job, out: Path, files: dict[str, int], as_json: bool) -> None:
+    weights = {
+        name: "as it is" if (format := job.format(name)) is None else format.name for name in job.loaded.model.weights
+    }
+    if as_json:
+        told = {"settings": job.settings(), "files": files, "tensors": weights}
+        print_json({"schema": SCHEMA, "out": str(out), "dry_run": True, **told})
+        return
+    console = output()
+    for name, stored in weights.items():
+        console.print(f"  {name}  {list(job.loaded.model.weights[name].shape)}  {stored}")
+    for name, size in files.items():
+        console.print(f"{out / name}: {size_text(size)}")

@@ -1,0 +1,178 @@
+"""A new model folder is whole or not there: after kills, a full disk, damaged bytes, and beside another writer."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from samebits.post.folder import JOURNAL, MANIFEST, hidden_folder, new_folder
+from samebits.post.layout import Entry, safetensors_layout
+from samebits.post.source import Source, digest_of, raw
+
+TENSORS = {
+    f"model.layers.{number}.weight": torch.arange(number, number + 24, dtype=torch.float32).reshape(4, 6)
+    for number in range(5)
+}
+ENTRIES = {name: Entry(dtype=tensor.dtype, shape=tuple(tensor.shape)) for name, tensor in TENSORS.items()}
+PLAN = {"command": "test"}
+
+
+def build(path: Path, stop_after: int = 99, shard_bytes: int = 10**9, die: str = "") -> list[str]:
+    """Writes the tensors; which of them were computed. `die`: ends the process, or the call, after so many."""
+    computed = []
+    with new_folder(path, PLAN, safetensors_layout(ENTRIES, shard_bytes)) as folder:
+        for name in folder.missing():
+            if len(computed) == stop_after:
+                if die == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise RuntimeError("stopped")
+            with folder.writing(name) as region:
+                region.write(raw(TENSORS[name][:2]))
+                region.write(raw(TENSORS[name][2:]))
+            computed.append(name)
+        folder.finish({"model_type": "test"}, {"command": "test"}, lambda manifest: f"# {manifest['command']}\n")
+    return computed
+
+
+def in_a_process(work: Callable[[], object]) -> int:
+    """Does `work` in a copy of this process; how that ended, as the system says it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(99)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+def same_tensors(found: dict[str, torch.Tensor]) -> bool:
+    return found.keys() == TENSORS.keys() and all(torch.equal(found[name], TENSORS[name]) for name in TENSORS)
+
+
+def test_one_file_is_what_safetensors_reads(tmp_path: Path) -> None:
+    build(tmp_path / "new")
+    assert same_tensors(load_file(tmp_path / "new" / "model.safetensors"))
+    names = {"README.md", "config.json", "model.safetensors", MANIFEST}
+    assert {file.name for file in (tmp_path / "new").iterdir()} == names
+    assert not hidden_folder(tmp_path / "new").exists()
+
+
+def test_shards_and_one_file_hold_the_same(tmp_path: Path) -> None:
+    """digest(one file) == digest(five shards), and an index names each tensor's shard."""
+    build(tmp_path / "one")
+    build(tmp_path / "many", shard_bytes=100)
+    index = json.loads((tmp_path / "many" / "model.safetensors.index.json").read_text())
+    assert len(set(index["weight_map"].values())) == 5
+    found = []
+    for name in ("one", "many"):
+        with Source(tmp_path / name) as source:
+            assert same_tensors({each: source.whole(each) for each in source.entries})
+            manifest = json.loads((tmp_path / name / MANIFEST).read_text())
+            found.append(
+                digest_of(
+                    {n: e.described for n, e in source.entries.items()},
+                    {k: v["sha256"] for k, v in manifest["tensors"].items()},
+                )
+            )
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("done", range(6))
+def test_a_killed_run_goes_on(done: int, tmp_path: Path) -> None:
+    """Killed after any number of tensors there is no folder; the next run computes only what is missing."""
+    path = tmp_path / "new"
+    ended = in_a_process(lambda: build(path, done, die="kill"))
+    if done < 5:
+        assert os.WTERMSIG(ended) == signal.SIGKILL and not path.exists()
+        assert not (hidden_folder(path) / "config.json").exists()
+        assert build(path) == list(TENSORS)[done:]
+    assert same_tensors(load_file(path / "model.safetensors"))
+
+
+def test_damaged_bytes_are_computed_again(tmp_path: Path) -> None:
+    """Planted fault: a byte of a finished tensor changes, and the journal's last line is cut."""
+    path = tmp_path / "new"
+    with pytest.raises(RuntimeError, match="stopped"):
+        build(path, 3)
+    weights = hidden_folder(path) / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-3 * 96 + 1] ^= 1
+    weights.write_bytes(data)
+    journal = hidden_folder(path) / JOURNAL
+    journal.write_bytes(journal.read_bytes()[:-3])
+    names = list(TENSORS)
+    assert build(path) == [names[0], *names[2:]]
+    assert same_tensors(load_file(path / "model.safetensors"))
+
+
+def test_another_plan_starts_anew(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    with pytest.raises(RuntimeError, match="stopped"):
+        build(path, 3)
+    assert build(path, shard_bytes=100) == list(TENSORS)
+
+
+@pytest.mark.parametrize("limit", [0, 100, 600, 900])
+def test_a_full_disk_leaves_no_folder(limit: int, tmp_path: Path) -> None:
+    """A file may grow to so many bytes: the error names the file, the folder is not there, a later run makes it."""
+    path = tmp_path / "new"
+
+    def with_a_limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        try:
+            build(path)
+        except OSError as error:
+            os._exit(7 if ".new.part" in str(error.filename) else 8)
+
+    assert os.WEXITSTATUS(in_a_process(with_a_limit)) == 7 and not path.exists()
+    build(path)
+    assert same_tensors(load_file(path / "model.safetensors"))
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    layout = safetensors_layout(ENTRIES)
+    with (
+        new_folder(path, PLAN, layout),
+        pytest.raises(ValueError, match="another process is writing it"),
+        new_folder(path, PLAN, layout),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("there", ["file", "folder", "link"])
+def test_what_is_there_stays(there: str, tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    if there == "file":
+        path.write_text("mine")
+    elif there == "folder":
+        path.mkdir()
+        (path / "mine").write_text("mine")
+    else:
+        path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="is there already; allowed: a new folder, or an empty one"):
+        build(path)
+    assert path.is_symlink() or path.read_text() == "mine" if there != "folder" else (path / "mine").exists()
+
+
+def test_a_region_must_be_filled(tmp_path: Path) -> None:
+    """Planted fault: half a tensor."""
+    name = next(iter(TENSORS))
+    with (
+        new_folder(tmp_path / "new", PLAN, safetensors_layout(ENTRIES)) as folder,
+        pytest.raises(RuntimeError, match="48 of 96 bytes"),
+        folder.writing(name) as region,
+    ):
+        region.write(raw(TENSORS[name][:2]))
+    assert name in folder.missing()
