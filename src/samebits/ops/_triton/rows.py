@@ -51,6 +51,22 @@ def pointers_at(ptr, offsets, ALIGNED: tl.constexpr):
 
 
 @triton.jit
+def load_rows(ptr, offsets, inside, ALIGNED: tl.constexpr):
+    """A block in float32; what does not exist is 0."""
+    return tl.load(pointers_at(ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def load_columns(ptr, columns, H, ALIGNED: tl.constexpr):
+    """A weight or a bias, the same for every row."""
+    length = H // 8 * 8 if ALIGNED else H
+    pointers = ptr + columns
+    if ALIGNED:
+        pointers = tl.multiple_of(pointers, 16)
+    return tl.load(pointers, mask=columns < length, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
 def block_of(rows, start, M, H, WIDTH: tl.constexpr, ALIGNED: tl.constexpr):
     """Offsets of a (rows, WIDTH) block of an (M, H) matrix, which part of it exists, and its columns."""
     columns = start + tl.arange(0, WIDTH)

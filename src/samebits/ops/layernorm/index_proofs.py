@@ -11,7 +11,7 @@ from samebits.ops.index_claims import EVERY_SIZE, each_once, row_claims, vector_
 
 
 def rows_in_order() -> Claim:
-    """triton_kernel.py:layernorm_backward_columns: blocks of ROWS rows; row m is place m mod ROWS of block m div ROWS.
+    """_triton/columns.py:column_chains: blocks of ROWS rows; row m is place m mod ROWS of block m div ROWS.
 
     The dot with ones adds places in order, so rows are added in order whatever ROWS is, and each once."""
 
@@ -43,5 +43,5 @@ def rows() -> Proof:
 
 
 def columns() -> Proof:
-    """triton_kernel.py: layernorm_backward_columns; cpu_kernel.cpp: chain_over_rows."""
+    """_triton/columns.py: column_chains; cpu_kernel.cpp: chain_over_rows."""
     return prove([rows_in_order(), cpu_columns()], bound="all sizes, launch numbers and numbers of threads >= 1")

@@ -13,29 +13,23 @@ import triton.language as tl
 from torch import Tensor
 
 from samebits.numerics.elementary.triton_generated import rsqrt
+from samebits.ops._triton.columns import add_rows
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import run
-from samebits.ops._triton.rows import RowLaunch, aligned, block_of, fold_by_halves, forced_launch, pointers_at
+from samebits.ops._triton.rows import (
+    RowLaunch,
+    aligned,
+    block_of,
+    fold_by_halves,
+    forced_launch,
+    load_columns,
+    load_rows,
+    pointers_at,
+)
 
 # M rows, H the normalised axis. Lane l adds the terms l, l + 256, l + 512, ...: 256 decides bits, part of the order.
 
 ROW_LAUNCH: Final = RowLaunch(rows=1, warps=4)
-GRADIENT_LAUNCH: Final = RowLaunch(rows=128, columns=32, warps=4, stages=3)
-
-
-@triton.jit
-def load_rows(ptr, offsets, inside, ALIGNED: tl.constexpr):
-    return tl.load(pointers_at(ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def load_columns(ptr, columns, H, ALIGNED: tl.constexpr):
-    """A weight or a bias, the same for every row."""
-    length = H // 8 * 8 if ALIGNED else H
-    pointers = ptr + columns
-    if ALIGNED:
-        pointers = tl.multiple_of(pointers, 16)
-    return tl.load(pointers, mask=columns < length, other=0.0).to(tl.float32)[None, :]
 
 
 @triton.jit
@@ -144,42 +138,6 @@ def layernorm_backward_input(
         tl.store(pointers_at(dx_ptr, offsets, ALIGNED), dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit(
-    do_not_specialize=["M", "H"],
-    do_not_specialize_on_alignment=["dy_ptr", "x_ptr", "mean_ptr", "rstd_ptr", "accumulator_ptr"],
-)
-def layernorm_backward_columns(
-    dy_ptr,
-    x_ptr,
-    mean_ptr,
-    rstd_ptr,
-    accumulator_ptr,
-    M: tl.int32,
-    H: tl.int32,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
-    """accumulator <- accumulator + round(dy * xhat), or + dy where there is no x; rows ascending."""
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    accumulator = tl.load(accumulator_ptr + columns, mask=columns < H, other=0.0)[None, :]
-    ones = tl.full((1, ROWS), 1.0, tl.float32)
-    # The neutral element of addition: +0 would turn a sum of -0 into +0. A literal -0.0 would arrive as +0.0.
-    minus_zero = tl.full((ROWS, COLUMNS), -(2**31), tl.int32).to(tl.float32, bitcast=True)
-    for first in range(0, M, ROWS):
-        rows = first + tl.arange(0, ROWS)
-        offsets, inside, _ = block_of(rows, tl.program_id(0) * COLUMNS, M, H, COLUMNS, ALIGNED)
-        terms = load_rows(dy_ptr, offsets, inside, ALIGNED)
-        if x_ptr is not None:
-            mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)[:, None]
-            rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
-            terms = terms * ((load_rows(x_ptr, offsets, inside, ALIGNED) - mean) * rstd)
-        terms = tl.where(inside, terms, minus_zero)
-        # A dot with ones in full float32 is a chain of fma(1, term, accumulator): exact additions in order of the rows.
-        accumulator = tl.dot(ones, terms, accumulator, input_precision="ieee", out_dtype=tl.float32)
-    tl.store(accumulator_ptr + columns[None, :], accumulator, mask=(columns < H)[None, :])
-
-
 def forward(
     x_MH: Tensor, weight_H: Tensor | None, bias_H: Tensor | None, eps: float, *, launch: RowLaunch | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -227,29 +185,17 @@ def backward_input(
 
 def backward_weight(
     dy_MH: Tensor,
-    x_MH: Tensor | None,
-    mean_M: Tensor | None,
-    rstd_M: Tensor | None,
+    x_MH: Tensor,
+    mean_M: Tensor,
+    rstd_M: Tensor,
     accumulator_H: Tensor,
     *,
     launch: RowLaunch | None = None,
 ) -> None:
     """The chain over rows of dy * xhat, resumed from the accumulator (float32, contiguous), in place."""
-    launch = launch or forced_launch() or GRADIENT_LAUNCH
-    m, width = dy_MH.shape
-    with on_device(dy_MH):
-        run(
-            layernorm_backward_columns,
-            triton.cdiv(width, launch.columns),
-            (dy_MH, x_MH, mean_M, rstd_M, accumulator_H, m, width),
-            warps=launch.warps,
-            stages=launch.stages,
-            ROWS=launch.rows,
-            COLUMNS=launch.columns,
-            ALIGNED=aligned(dy_MH, x_MH),
-        )
+    add_rows(dy_MH, x_MH, mean_M, rstd_M, accumulator_H, launch)
 
 
 def backward_bias(dy_MH: Tensor, accumulator_H: Tensor, *, launch: RowLaunch | None = None) -> None:
     """The chain over rows of dy, resumed from the accumulator (float32, contiguous), in place."""
-    backward_weight(dy_MH, None, None, None, accumulator_H, launch=launch)
+    add_rows(dy_MH, None, None, None, accumulator_H, launch)

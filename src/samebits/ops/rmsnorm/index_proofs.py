@@ -11,7 +11,7 @@ from samebits.ops.index_claims import EVERY_SIZE, each_once, row_claims, vector_
 
 
 def rows_in_order() -> Claim:
-    """triton_kernel.py:rmsnorm_backward_weight: blocks of ROWS rows; row m is place m mod ROWS of block m div ROWS.
+    """_triton/columns.py:column_chains: blocks of ROWS rows; row m is place m mod ROWS of block m div ROWS.
 
     The dot with ones adds places in order, so rows are added in order whatever ROWS is, and each once."""
 
@@ -43,5 +43,5 @@ def rows() -> Proof:
 
 
 def weight() -> Proof:
-    """triton_kernel.py: rmsnorm_backward_weight; cpu_kernel.cpp: its counterpart."""
+    """_triton/columns.py: column_chains; cpu_kernel.cpp: its counterpart."""
     return prove([rows_in_order(), cpu_columns()], bound="all sizes, launch numbers and numbers of threads >= 1")

@@ -13,9 +13,19 @@ import triton.language as tl
 from torch import Tensor
 
 from samebits.numerics.elementary.triton_generated import rsqrt
+from samebits.ops._triton.columns import add_rows
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import run
-from samebits.ops._triton.rows import RowLaunch, aligned, block_of, fold_by_halves, forced_launch, pointers_at
+from samebits.ops._triton.rows import (
+    RowLaunch,
+    aligned,
+    block_of,
+    fold_by_halves,
+    forced_launch,
+    load_columns,
+    load_rows,
+    pointers_at,
+)
 
 # M rows, H the normalised axis.
 
@@ -29,16 +39,6 @@ ROW_LAUNCHES: Final = (
     (1024, RowLaunch(rows=1, columns=1024, warps=2)),
     (2**31, RowLaunch(rows=1, columns=2048, warps=4)),
 )
-WEIGHT_LAUNCH: Final = RowLaunch(rows=128, columns=32, warps=4, stages=3)
-
-
-@triton.jit
-def load_weight(weight_ptr, columns, H, ALIGNED: tl.constexpr):
-    length = H // 8 * 8 if ALIGNED else H
-    pointers = weight_ptr + columns
-    if ALIGNED:
-        pointers = tl.multiple_of(pointers, 16)
-    return tl.load(pointers, mask=columns < length, other=0.0).to(tl.float32)[None, :]
 
 
 @triton.jit
@@ -87,7 +87,7 @@ def rmsnorm_forward(
         h = hidden_at(x_ptr, residual_ptr, offsets, inside, ALIGNED)
         if residual_ptr is not None:
             tl.store(pointers_at(hidden_ptr, offsets, ALIGNED), h, mask=inside)
-        y = (h.to(tl.float32) * rstd[:, None]) * load_weight(weight_ptr, columns, H, ALIGNED)
+        y = (h.to(tl.float32) * rstd[:, None]) * load_columns(weight_ptr, columns, H, ALIGNED)
         tl.store(pointers_at(y_ptr, offsets, ALIGNED), y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -116,54 +116,22 @@ def rmsnorm_backward_input(
     for start in range(0, H, 256 * STEPS):
         for step in tl.static_range(STEPS):
             offsets, inside, columns = block_of(rows, start + step * 256, M, H, 256, ALIGNED)
-            dy = tl.load(pointers_at(dy_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
-            h = tl.load(pointers_at(hidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
-            g = dy * load_weight(weight_ptr, columns, H, ALIGNED)
+            dy = load_rows(dy_ptr, offsets, inside, ALIGNED)
+            h = load_rows(hidden_ptr, offsets, inside, ALIGNED)
+            g = dy * load_columns(weight_ptr, columns, H, ALIGNED)
             # A missing term is skipped, so that a lane of -0 stays one.
             lanes = tl.where(inside, tl.fma(g, h * rstd, lanes), lanes)
     # Times -1, for Triton's own minus is a subtraction from +0, which makes +0 of +0.
     minus_c = (fold_by_halves(lanes, ROWS) * reciprocal * -1.0)[:, None]
     for start in range(0, H, 256 * STEPS):
         offsets, inside, columns = block_of(rows, start, M, H, 256 * STEPS, ALIGNED)
-        dy = tl.load(pointers_at(dy_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
-        h = tl.load(pointers_at(hidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
-        g = dy * load_weight(weight_ptr, columns, H, ALIGNED)
+        dy = load_rows(dy_ptr, offsets, inside, ALIGNED)
+        h = load_rows(hidden_ptr, offsets, inside, ALIGNED)
+        g = dy * load_columns(weight_ptr, columns, H, ALIGNED)
         dx = rstd * tl.fma(h * rstd, minus_c, g)
         if dhidden_ptr is not None:
-            dx = dx + tl.load(pointers_at(dhidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
+            dx = dx + load_rows(dhidden_ptr, offsets, inside, ALIGNED)
         tl.store(pointers_at(dx_ptr, offsets, ALIGNED), dx.to(dx_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit(
-    do_not_specialize=["M", "H"], do_not_specialize_on_alignment=["dy_ptr", "hidden_ptr", "rstd_ptr", "accumulator_ptr"]
-)
-def rmsnorm_backward_weight(
-    dy_ptr,
-    hidden_ptr,
-    rstd_ptr,
-    accumulator_ptr,
-    M: tl.int32,
-    H: tl.int32,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
-    """accumulator <- accumulator + round(dy * (h * rstd)), rows ascending."""
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    accumulator = tl.load(accumulator_ptr + columns, mask=columns < H, other=0.0)[None, :]
-    ones = tl.full((1, ROWS), 1.0, tl.float32)
-    # The neutral element of addition: +0 would turn a sum of -0 into +0. A literal -0.0 would arrive as +0.0.
-    minus_zero = tl.full((ROWS, COLUMNS), -(2**31), tl.int32).to(tl.float32, bitcast=True)
-    for first in range(0, M, ROWS):
-        rows = first + tl.arange(0, ROWS)
-        offsets, inside, _ = block_of(rows, tl.program_id(0) * COLUMNS, M, H, COLUMNS, ALIGNED)
-        dy = tl.load(pointers_at(dy_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
-        h = tl.load(pointers_at(hidden_ptr, offsets, ALIGNED), mask=inside, other=0.0).to(tl.float32)
-        rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
-        terms = tl.where(inside, dy * (h * rstd), minus_zero)
-        # A dot with ones in full float32 is a chain of fma(1, term, accumulator): exact additions in order of the rows.
-        accumulator = tl.dot(ones, terms, accumulator, input_precision="ieee", out_dtype=tl.float32)
-    tl.store(accumulator_ptr + columns[None, :], accumulator, mask=(columns < H)[None, :])
 
 
 def chosen_launch(width: int) -> RowLaunch:
@@ -224,17 +192,5 @@ def backward_input(
 def backward_weight(
     dy_MH: Tensor, hidden_MH: Tensor, rstd_M: Tensor, accumulator_H: Tensor, *, launch: RowLaunch | None = None
 ) -> None:
-    """The chain over rows, resumed from the accumulator (float32, contiguous), in place."""
-    launch = launch or forced_launch() or WEIGHT_LAUNCH
-    (m, width), dy, hidden = dy_MH.shape, dy_MH.contiguous(), hidden_MH.contiguous()
-    with on_device(dy):
-        run(
-            rmsnorm_backward_weight,
-            triton.cdiv(width, launch.columns),
-            (dy, hidden, rstd_M.contiguous(), accumulator_H, m, width),
-            warps=launch.warps,
-            stages=launch.stages,
-            ROWS=launch.rows,
-            COLUMNS=launch.columns,
-            ALIGNED=aligned(dy, hidden),
-        )
+    """The chain over rows of dy * (h * rstd), resumed from the accumulator (float32, contiguous), in place."""
+    add_rows(dy_MH.contiguous(), hidden_MH.contiguous(), None, rstd_M.contiguous(), accumulator_H, launch)
