@@ -41,6 +41,7 @@ SHAPE = ModelConfig(
 )
 MODEL = Model.new(SHAPE, 3)
 LONGEST = 96
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/evaluate/questions.jsonl"
 QUESTIONS = [
     {
         "question": f"{number} and {number + 1} make ",
@@ -276,3 +277,12 @@ def test_a_process_that_is_killed_goes_on(files: Path, tmp_path: Path) -> None:
     task = multiple_choice(files / "questions.jsonl", loaded.tokenizer, 1023, None)
     whole = Evaluation(model=loaded.model, words=loaded.tokenizer, tasks=(task,), longest=1023)
     assert json.loads(ended.stdout)["digest"] == evaluate(whole, batch_size=16)["digest"]
+
+
+def test_the_example_is_the_same_in_any_batch_size() -> None:
+    """SmolLM2 on the shipped questions, those that are quickest: one of four choices, three of three."""
+    loaded = load("smollm2")
+    task = multiple_choice(EXAMPLE, loaded.tokenizer, 2048, 3)
+    chosen = Evaluation(model=loaded.model, words=loaded.tokenizer, tasks=(task,), longest=2048)
+    one, many = (evaluate(chosen, batch_size=size) for size in (1, 16))
+    assert one == many and one["results"]["questions"]["acc"] == 1.0

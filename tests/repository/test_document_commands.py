@@ -49,6 +49,8 @@ RL_ON_RANKS = Elsewhere("tests/parity/test_rl_ranks.py::test_the_command_on_two_
 OWN_CONTRACT = Elsewhere("tests/contracts/test_receipts.py::test_a_users_own_contract_reaches_its_level")
 REPLAYED = Elsewhere("tests/contracts/test_receipts.py::test_what_is_run_is_written_down_and_replayed")
 SIGNED = Elsewhere("tests/contracts/test_signing.py::test_a_signature_speaks_for_the_receipts_as_they_lie")
+DISTILLED = Elsewhere("tests/train/test_distill_command.py::test_the_recipe_runs")
+EVALUATED = Elsewhere("tests/infer/test_evaluate.py::test_the_example_is_the_same_in_any_batch_size")
 SUITE = Elsewhere("tests/repository/test_documents.py::test_make_targets_exist")
 WHEEL = Elsewhere("tests/setup/test_wheel.py::test_version_and_the_help_of_every_command")
 
@@ -75,6 +77,16 @@ COVERED: dict[str, Run | Elsewhere] = {
     ),
     "samebits contract prove gelu --only GE-OB1 --level 2 --receipts made_here": Run(),
     # docs
+    "samebits distill recipes/distill_smollm2.yaml --dry-run": DISTILLED,
+    "samebits distill recipes/distill_smollm2.yaml --out runs/student": DISTILLED,
+    "samebits distill recipes/distill_smollm2.yaml --out runs/student --resume": DISTILLED,
+    "samebits launch --nproc 2 -- distill recipes/distill_smollm2.yaml --out runs/2 --set training.lanes=2": Elsewhere(
+        "tests/train/test_distill.py::test_ranks_share_the_lanes"
+    ),
+    "samebits evaluate --model smollm2 --task examples/evaluate/questions.jsonl --dry-run": EVALUATED,
+    "samebits evaluate --model smollm2 --task examples/evaluate/questions.jsonl --batch-size 1": EVALUATED,
+    "samebits evaluate --model smollm2 --task examples/evaluate/questions.jsonl --out runs/asked": EVALUATED,
+    "samebits evaluate --model smollm2 --task examples/evaluate/questions.jsonl --out runs/asked --resume": EVALUATED,
     "samebits check torch.nn.functional.linear": Run(smaller=("--seconds", "2")),
     "samebits check examples/my_kernel.py:split_by_batch --like matmul": Run(),
     "make test-long": SUITE,

@@ -13,7 +13,8 @@ from tests.train.small_run import ROOT, TEXT, small
 from samebits.contracts.strict_yaml import ContractError
 from samebits.train.configuration import EARLIER_NAMES, FREE, Overrides, TrainConfig, deciding, read, read_text
 
-RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+# Those of distillations have a section more, and a reader of their own.
+RECIPES = sorted(path for path in (ROOT / "recipes").glob("*.yaml") if not path.stem.startswith("distill"))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)

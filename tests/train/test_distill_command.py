@@ -163,3 +163,15 @@ def test_killed_while_keeping_and_while_training(tmp_path: Path) -> None:
     assert checkpoint.read(cut).digest == checkpoint.read(whole).digest
     both = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in (kept, tmp_path / "kept_whole")]
     assert both[0] == both[1]
+
+
+def test_the_recipe_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The shipped one, two updates of one sequence each, with SmolLM2's largest logits kept."""
+    smaller = ("training.max_steps=2", "training.micro_batch_size=1", "data.max_train_samples=1", "data.max_length=16")
+    warm = ("optimizer.warmup_steps=1", f"distillation.teacher_logits={tmp_path / 'kept'}", "distillation.top_k=4096")
+    words = [word for setting in (*smaller, *warm) for word in ("--set", setting)]
+    with pytest.raises(SystemExit) as ended:
+        main(["distill", "distill_smollm2", "--out", str(tmp_path / "out"), *words, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert not ended.value.code and found["steps"] == 2 and found["teacher"]["parameters"] == 134_515_008
+    assert 0.0 < found["teacher"]["held"]["largest_error"] <= 1e-4

@@ -44,6 +44,13 @@ def test_the_cut_into_micro_batches_is_not_seen(tensor: int, micro_batch: int, t
     assert {summary.digest for summary in on_ranks(2, trained, str(tmp_path), tensor, micro_batch)} == {alone()}
 
 
+def test_padded_rows_of_short_documents_on_ranks(tmp_path: Path) -> None:
+    """Rows that are all shorter than the width: each rank tells the others as many losses as it has."""
+    settings = ("data.documents=apart", "data.max_length=64", "training.max_steps=4")
+    found = on_ranks(2, trained, str(tmp_path), 1, 2, (*settings, "training.collation=padded"))
+    assert {summary.digest for summary in found} == {alone(*settings)}
+
+
 QWEN = (
     "model.overrides={vocab_size: 700, use_qk_norm: true, tie_word_embeddings: false, intermediate_size: 200}",
     "training.max_steps=10",

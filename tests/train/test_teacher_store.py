@@ -163,6 +163,14 @@ def test_a_damaged_shard_is_computed_again(damage: str, tmp_path: Path) -> None:
     assert folder_digest(tmp_path) == before
 
 
+@pytest.mark.usefixtures("small_shards")
+def test_only_what_is_missing_is_computed(tmp_path: Path) -> None:
+    """Another run sees other sequences of the same data: those that are held are not asked of the teacher again."""
+    store = filled(tmp_path, FORMS["full"], sequences(10))
+    missing = store.missing([*sequences(3, first=20), *sequences(10), *sequences(2, first=30)])
+    assert [[int(each[0]) for each in group] for group in missing] == [[20, 21, 22], [30, 31]]
+
+
 def test_another_teacher_or_form_is_refused(tmp_path: Path) -> None:
     filled(tmp_path, FORMS["top 200"], sequences(2))
     with pytest.raises(ValueError, match=r"holds teacher logits with teacher 'teacher', the run has 'other'; allowed"):

@@ -101,7 +101,8 @@ class DataSection:
     text_column: str = "text"
     """Of JSON lines and Parquet: what holds the document."""
     tokenizer: str | None = None
-    """A tokenizer.json, a folder with one, or bytes. Left out: that of model.folder, with a preset bytes."""
+    """A tokenizer.json, a folder with one, a .gguf file, smollm2, or bytes. Left out: that of model.folder, with a
+    preset bytes."""
     documents: str = "joined"
     """joined: end to end, cut into equal sequences. apart: no sequence holds two documents, and many are shorter."""
     max_train_samples: int | None = None

@@ -128,7 +128,7 @@ class TeacherStore:
         return digest_of(encoded_json({"store": self.facts, "shards": dict(sorted(held.items()))}), hash_here())
 
     def missing(self, sequences: Iterable[Tokens]) -> list[list[Tokens]]:
-        """The sequences that are not held, in groups that become a shard each; the same ones give the same groups."""
+        """The sequences that are not held, in groups that become a shard each."""
         groups: list[list[Tokens]] = []
         size, seen = 0, set[str]()
         for inputs in sequences:
@@ -141,7 +141,9 @@ class TeacherStore:
                 groups.append([])
                 size = len(inputs) * self.form.row_bytes
             groups[-1].append(inputs)
-        return [group for group in groups if not all(key_of(inputs) in self._places for inputs in group)]
+        # Cut into groups before what is held is left out: after a kill the rest has the groups that it had.
+        left = [[inputs for inputs in group if key_of(inputs) not in self._places] for group in groups]
+        return [group for group in left if group]
 
     def add(
         self, sequences: Sequence[Tokens], logits: Callable[[Sequence[Tokens]], Tensor], tolerance: float, at_once: int
