@@ -26,7 +26,7 @@ from samebits.train.distill_configuration import read_text as read_distillation
 from samebits.train.distill_running import distill, prepare
 from samebits.train.running import run
 
-# Beside this file: what lies in results/ are ratios of speed.
+# Beside this file: the records in results/ are ratios of speed.
 RECORD = Path(__file__).with_name("distillation.json")
 SEEDS = (1, 2, 3, 4, 5)
 HELD_OUT = 100
