@@ -28,8 +28,8 @@ SHAPE = ModelConfig(
     intermediate_size=96,
     max_position_embeddings=128,
 )
-# Eight updates of eight short sequences.
-SHORT = ("training.max_steps=8", "training.save_steps=4", "training.lanes=4", "data.max_train_samples=6")
+# Four updates of eight short sequences.
+SHORT = ("training.max_steps=4", "training.save_steps=2", "training.lanes=4", "data.max_train_samples=6")
 
 
 @cache

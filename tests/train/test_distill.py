@@ -46,7 +46,7 @@ def test_any_cut_gives_one_checkpoint() -> None:
 
 @pytest.mark.parametrize("lanes_", [1, 2])
 def test_any_cut_in_other_lanes(lanes_: int) -> None:
-    found = {end_of(f"training.lanes={lanes_}", "training.max_steps=3", *cut(*each)) for each in CUTS[1:4]}
+    found = {end_of(f"training.lanes={lanes_}", "training.max_steps=2", *cut(*each)) for each in CUTS[1:4]}
     assert len(found) == 1
 
 
@@ -98,8 +98,8 @@ def stopped_at(step: int, config: DistillConfig, folder: Path, monkeypatch: pyte
 
 def test_stopped_and_resumed_is_the_run_without_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begun live in one cut, resumed in another cut with kept logits."""
-    stopped_at(7, small(*cut(1)), tmp_path / "out", monkeypatch)
-    assert checkpoint.committed(tmp_path / "out") == [4]
+    stopped_at(4, small(*cut(1)), tmp_path / "out", monkeypatch)
+    assert checkpoint.committed(tmp_path / "out") == [2]
     kept = (f"distillation.teacher_logits={tmp_path / 'kept'}", *cut(8, "padded"))
     assert distill(prepare(small(*kept)), tmp_path / "out", resume=True).digest == alone()
 
@@ -114,18 +114,18 @@ def test_stopped_and_resumed_is_the_run_without_a_stop(tmp_path: Path, monkeypat
     ],
 )
 def test_another_loss_is_not_gone_on_with(setting: str, said: str, tmp_path: Path) -> None:
-    distill(prepare(small("training.max_steps=4")), tmp_path / "out")
+    distill(prepare(small("training.max_steps=2")), tmp_path / "out")
     given = {
         "teacher": (f"distillation.teacher_model_name_or_path={teacher(seed=8)}",),
         "top_k": (f"distillation.teacher_logits={tmp_path / 'kept'}", "distillation.top_k=271"),
     }.get(setting, (setting,))
     with pytest.raises(ValueError, match=f"^resume: {said}; allowed: as it was, or --allow-changes"):
-        distill(prepare(small("training.max_steps=4", *given)), tmp_path / "out", resume=True)
+        distill(prepare(small("training.max_steps=2", *given)), tmp_path / "out", resume=True)
 
 
 def test_the_loss_is_the_formula() -> None:
     """The loss that is logged, against float64 in torch's own functions."""
-    config = small("training.max_steps=4")
+    config = small()
     model, data, loaded = model_of(config), data_of(config), load(teacher()).model
     examples = [data.sequence(place) for place in range(5)]
     batch = Batch.of([torch.from_numpy(inputs) for inputs, _ in examples])

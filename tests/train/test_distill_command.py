@@ -44,10 +44,10 @@ def test_a_plan_writes_nothing(distill: Command, tmp_path: Path) -> None:
     kept = ("--set", f"distillation.teacher_logits={tmp_path / 'kept'}", "--set", "distillation.top_k=200")
     code, out, _ = distill("--dry-run", "--json", *kept)
     found = json.loads(out)
-    assert code == 0 and found["schema"] == "samebits.distill/1" and found["dry_run"] and found["run"]["steps"] == 8
-    assert found["teacher"]["missing"]["sequences"] == 64 and found["teacher"]["form"]["top_k"] == 200
+    assert code == 0 and found["schema"] == "samebits.distill/1" and found["dry_run"] and found["run"]["steps"] == 4
+    assert found["teacher"]["missing"]["sequences"] == 32 and found["teacher"]["form"]["top_k"] == 200
     code, out, _ = distill("--dry-run", *kept)
-    assert code == 0 and "64 sequences missing" in out and "the 200 largest and the remainder, float32" in out
+    assert code == 0 and "32 sequences missing" in out and "the 200 largest and the remainder, float32" in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.yaml"]
     code, out, _ = distill("--dry-run", "--set", "optimizer.warmup_steps=9")
     assert code == 1 and "refused CFG-OB3" in out
@@ -60,14 +60,14 @@ def test_a_run_its_end_and_its_export(distill: Command, tmp_path: Path) -> None:
     found = json.loads(out)
     assert code == 0 and found["digest"] == checkpoint.read(tmp_path / "out").digest and found["teacher"]["exact"]
     assert found["teacher"]["missing"]["sequences"] == 0 and (tmp_path / "kept" / STORE).is_file()
-    assert "teacher logits: shard 1 of 1, 64 sequences" in err and "step 8/8  loss" in err
+    assert "teacher logits: shard 1 of 1, 32 sequences" in err and "step 4/4  loss" in err
     start = events.read(tmp_path / "out")[0]["settings"]
     assert start["distillation.temperature"] == 2.0 and start["distillation.teacher"] == found["teacher"]["digest"]
     assert load(str(tmp_path / "student")).model.config.vocab_size == SHAPE.vocab_size
     code, out, err = distill("--out", str(tmp_path / "out"))
-    assert code == 2 and "holds checkpoints up to step 8; allowed: --resume, or another folder" in err
+    assert code == 2 and "holds checkpoints up to step 4; allowed: --resume, or another folder" in err
     code, out, _ = distill("--out", str(tmp_path / "out"), "--resume")
-    assert code == 0 and "8 steps, from step 8" in out and "computed at every step" in out
+    assert code == 0 and "4 steps, from step 4" in out and "computed at every step" in out
 
 
 ERRORS = {
@@ -137,7 +137,7 @@ def test_a_teacher_too_large_for_memory_is_refused(distill: Command, monkeypatch
 
 
 def process(folder: Path, out: Path, kept: Path) -> list[str]:
-    settings = ("training.save_steps=2", f"distillation.teacher_logits={kept}", "distillation.top_k=271")
+    settings = ("training.save_steps=1", f"distillation.teacher_logits={kept}", "distillation.top_k=271")
     words = [word for setting in settings for word in ("--set", setting)]
     config = str(folder / "run.yaml")
     return [sys.executable, "-m", "samebits.cli", "distill", config, "--out", str(out), *SETTINGS, *words, "--resume"]

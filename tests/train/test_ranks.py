@@ -46,8 +46,15 @@ def test_the_cut_into_micro_batches_is_not_seen(tensor: int, micro_batch: int, t
 
 def test_padded_rows_of_short_documents_on_ranks(tmp_path: Path) -> None:
     """Rows that are all shorter than the width: each rank tells the others as many losses as it has."""
-    settings = ("data.documents=apart", "data.max_length=64", "training.max_steps=4")
-    found = on_ranks(2, trained, str(tmp_path), 1, 2, (*settings, "training.collation=padded"))
+    (tmp_path / "texts").mkdir()
+    for number in range(32):
+        (tmp_path / "texts" / f"{number:02}.txt").write_text("a few words " * (1 + number % 3))
+    settings = (
+        f"data={{source: text, paths: [{tmp_path / 'texts'}], documents: apart, max_length: 64}}",
+        "training.max_steps=2",
+        "training.save_steps=2",
+    )
+    found = on_ranks(2, trained, str(tmp_path / "out"), 1, 2, (*settings, "training.collation=padded"))
     assert {summary.digest for summary in found} == {alone(*settings)}
 
 

@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from samebits.infer.scoring import Pair, rolling
 from samebits.model.json_file import parse_json
 from samebits.model.tokenizer import Tokenizer
+from samebits.numerics.elementary import evaluate
 from samebits.records.plain_file import read_plain
 
 MOST_BYTES: Final = 2**30
 # What stands between a question and a choice.
 DELIMITER: Final = " "
 MOST_CHOICES: Final = 64
+LOG_2: Final = 0.6931471805599453
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,14 +166,12 @@ def text_metrics(documents: Sequence[Document], found: Sequence[Sequence[float]]
         "perplexity": _exp(-total / tokens),
         "word_perplexity": _exp(-total / words),
         "byte_perplexity": _exp(-total / size),
-        "bits_per_byte": -total / size / math.log(2.0),
+        "bits_per_byte": -total / size / LOG_2,
         "loglikelihood": total,
         "tokens": float(tokens),
     }
 
 
 def _exp(value: float) -> float:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
+    """By the one exponential that has the same bits everywhere, in float32; inf where that ends."""
+    return float(evaluate("exp", np.array([value], np.float32))[0])

@@ -17,7 +17,7 @@ from samebits.train.configuration import DTYPES, IN_BYTES, TrainConfig, configur
 # FALSIFY-ALBOR-006: how far a stored probability of the teacher may be from the live one.
 TOLERANCES: Final = {
     "float32": 1e-4,
-    # Eight bits of a logit that lies d below the largest move its probability by up to d exp(-d) 2^-9 < 7.2e-4.
+    # Eight bits of a logit that is d below the largest move its probability by up to d exp(-d) 2^-9 < 7.2e-4.
     "bfloat16": 1e-3,
 }
 
