@@ -50,6 +50,8 @@ LISTED = {
     ("parity/stability/gradflow/reference.py", "**"): "in float64, judges",
     ("parity/stability/hyperparams/reference.py", "**"): "in float64, judges",
     ("parity/stability/train_stable/reference.py", "**"): "in float64, judges",
+    ("post/contracts/model_merging/reference.py", "np.arccos"): "in float64, judges",
+    ("post/contracts/model_merging/reference.py", "np.sin"): "in float64, judges",
     ("parallel/linear_modules.py", "kaiming_uniform_"): "a module's first weights, as torch.nn.Linear draws them",
     ("parallel/vocabulary_modules.py", "normal_"): "a module's first weights, as torch.nn.Embedding draws them",
 }

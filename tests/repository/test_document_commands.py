@@ -51,6 +51,8 @@ REPLAYED = Elsewhere("tests/contracts/test_receipts.py::test_what_is_run_is_writ
 SIGNED = Elsewhere("tests/contracts/test_signing.py::test_a_signature_speaks_for_the_receipts_as_they_lie")
 DISTILLED = Elsewhere("tests/train/test_distill_command.py::test_the_recipe_runs")
 EVALUATED = Elsewhere("tests/infer/test_evaluate.py::test_the_example_is_the_same_in_any_batch_size")
+MERGED = Elsewhere("tests/post/test_merge.py::test_the_command_killed_and_full_goes_on")
+QUANTIZED = Elsewhere("tests/post/test_quantize.py::test_the_command")
 SUITE = Elsewhere("tests/repository/test_documents.py::test_make_targets_exist")
 WHEEL = Elsewhere("tests/setup/test_wheel.py::test_version_and_the_help_of_every_command")
 
@@ -150,6 +152,16 @@ COVERED: dict[str, Run | Elsewhere] = {
     "PYTHONPATH=src python -m samebits.cli check --portable": GOLDEN,
     "samebits check rmsnorm --backend cpu --promise accuracy": Run(),
     "samebits check attention --backend cpu --promise cache": PROMISES,
+    "samebits merge recipe.yaml --out merged --dry-run": MERGED,
+    "samebits merge recipe.yaml --out merged": MERGED,
+    "samebits prune merged --method wanda --sparsity 0.5 --out sparse": Elsewhere(
+        "tests/post/test_prune.py::test_the_command"
+    ),
+    "samebits quantize merged --format q4_0 --out small": QUANTIZED,
+    "samebits quantize merged --format int4 --group 128 --out packed": QUANTIZED,
+    'samebits generate --model small/model.gguf --prompt "def main():" --max-tokens 8': Elsewhere(
+        "tests/post/test_example.py::test_the_example_runs"
+    ),
     "samebits check matmul --promise device": Run(),
     "samebits check rmsnorm --backend cpu --promise chunk": PROMISES,
     "samebits check rmsnorm --backend cpu --promise micro": Run(),

@@ -69,12 +69,11 @@ def gguf_name(name: str) -> str:
     return f"blk.{number}.{theirs[inner.removesuffix('.weight')]}.weight"
 
 
-def in_gguf_order(weight: Tensor, name: str, config: ModelConfig) -> Tensor:
+def in_gguf_order(rows: Tensor, name: str, config: ModelConfig) -> Tensor:
     """Queries and keys of llama have the two rows of a rotated pair side by side there, half a head apart here."""
     if config.use_qk_norm or not name.endswith(("q_proj.weight", "k_proj.weight")):
-        return weight
-    halves = weight.reshape(-1, 2, config.head_dim // 2, weight.shape[1])
-    return halves.transpose(1, 2).reshape(weight.shape)
+        return rows
+    return rows.reshape(-1, 2, config.head_dim // 2).transpose(1, 2).reshape(-1)
 
 
 def _metadata(config: ModelConfig, words: Tokenizer, kind: str) -> list[bytes]:

@@ -59,9 +59,10 @@ class Grouped:
             found = found + self.minimum.float()[..., None]
         return found.reshape(len(self.codes), -1)
 
-    def rows(self, start: int, stop: int) -> Grouped:
-        minimum = None if self.minimum is None else self.minimum[start:stop]
-        return Grouped(format=self.format, codes=self.codes[start:stop], scale=self.scale[start:stop], minimum=minimum)
+    def rows(self, which: slice | Tensor) -> Grouped:
+        """Some of the rows, or all in another order."""
+        minimum = None if self.minimum is None else self.minimum[which]
+        return Grouped(format=self.format, codes=self.codes[which], scale=self.scale[which], minimum=minimum)
 
 
 def round_to_nearest(weight: Tensor, format: Format) -> Grouped:

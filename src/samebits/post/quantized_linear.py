@@ -22,5 +22,5 @@ def quantized_linear(x: Tensor, weight: Grouped, *, tile: int = TILE) -> Tensor:
     if x.dtype != torch.float32:
         raise ValueError(f"quantized_linear: x has dtype {str(x.dtype).removeprefix('torch.')}; allowed: float32")
     count = len(weight.codes)
-    tiles = [ops.linear(x, weight.rows(start, start + tile).numbers()) for start in range(0, count, tile)]
+    tiles = [ops.linear(x, weight.rows(slice(start, start + tile)).numbers()) for start in range(0, count, tile)]
     return torch.cat(tiles, dim=-1)

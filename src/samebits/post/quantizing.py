@@ -121,8 +121,6 @@ def quantized(job: Job, name: str) -> Tensor | Grouped:
     weight, format = job.loaded.model.weights[name].detach(), job.format(name)
     if format is None:
         return weight.float() if job.gguf else weight.bfloat16()
-    if job.gguf:
-        weight = in_gguf_order(weight, name, job.loaded.model.config)
     rows = max(1, PIECE // weight.shape[1])
     pieces = [_quantized_rows(job, name, piece, format) for piece in torch.split(weight, rows)]
     minimum = (
@@ -155,7 +153,8 @@ def _parts(job: Job, name: str) -> dict[str, bytes | memoryview]:
     if isinstance(found, Tensor):
         return {name: raw(found)}
     if job.gguf:
-        return {name: gguf_bytes(found)}
+        order = in_gguf_order(torch.arange(len(found.codes)), name, job.loaded.model.config)
+        return {name: gguf_bytes(found.rows(order))}
     return {f"{name.removesuffix('.weight')}.{part}": raw(each) for part, each in packed_tensors(found).items()}
 
 

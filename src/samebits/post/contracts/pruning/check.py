@@ -1,0 +1,21 @@
+"""How a checker drives the pruning of one weight: rows of a recipe, positive squares, a share that the seed picks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from samebits.contracts.spec import Arguments
+from samebits.post.contracts.specs import numbers, spec
+
+SHARES = (0.5, 0.0, 1.0, 0.3, 0.9)
+
+
+def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
+    squares = numbers("normal", (shape[1],), seed + 1, "float32").double().square() + 2.0**-20
+    share = torch.tensor([SHARES[seed % len(SHARES)]], dtype=torch.float64)
+    return {"weight": numbers(recipe, shape, seed, format), "squares": squares, "share": share}
+
+
+SPECS = {"pruning": spec("pruning", _make, rows=("weight",), shared=("squares", "share"))}
