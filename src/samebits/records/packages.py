@@ -18,7 +18,6 @@ EXTRAS: Final = {
     "prometheus_client": "serve",
     "starlette": "serve",
     "uvicorn": "serve",
-    "lm_eval": "evaluate",
     "gguf": "transformers",
     "transformers": "transformers",
 }
