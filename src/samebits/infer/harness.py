@@ -14,11 +14,14 @@ from samebits.infer.evaluate_tasks import pair_of, prefix_of
 from samebits.infer.request import Request, Sampling
 from samebits.infer.scoring import Pair, Scorer, rolling
 from samebits.model.loading import load
-from samebits.records.packages import needed
+from samebits.records.packages import MissingPackageError
 
-with needed("samebits.infer.harness"):
+try:
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
+except ModuleNotFoundError as error:
+    needs = "needs the package 'lm_eval', which is not installed; pip install samebits[evaluate]"
+    raise MissingPackageError(f"samebits.infer.harness {needs}") from error
 
 DEFAULT_LENGTH: Final = 2048
 DEFAULT_ANSWER: Final = 256

@@ -19,7 +19,6 @@ EXTRAS: Final = {
     "tensorboard": "trace",
     "starlette": "serve",
     "uvicorn": "serve",
-    "lm_eval": "evaluate",
     "gguf": "transformers",
     "transformers": "transformers",
 }
