@@ -78,7 +78,16 @@ COVERED: dict[str, Run | Elsewhere] = {
         "tests/parity/test_chain.py::test_the_chain_keeps_its_bits"
     ),
     "samebits contract prove gelu --only GE-OB1 --level 2 --receipts made_here": Run(),
+    "samebits prune merged --method wanda --out sparse": Elsewhere("tests/post/test_prune.py::test_the_command"),
+    "samebits quantize merged --format q4_1 --out small": QUANTIZED,
+    "samebits evaluate --model smollm2 --task examples/evaluate/questions.jsonl": EVALUATED,
+    "samebits profile tiny --steps 3 --output traces": Elsewhere("tests/cli/test_profile.py::test_a_run_is_profiled"),
+    "samebits diff runs/a runs/b": Elsewhere(
+        "tests/parity/test_run_diff.py::test_one_bit_of_one_gradient_at_step_seven_is_named"
+    ),
+    "samebits report open runs/tiny": Elsewhere("tests/cli/test_run_page.py::test_the_page_holds_the_run"),
     # docs
+    "samebits profile my_script.py": Elsewhere("tests/cli/test_profile.py::test_a_script_is_profiled"),
     "samebits distill recipes/distill_smollm2.yaml --dry-run": DISTILLED,
     "samebits distill recipes/distill_smollm2.yaml --out runs/student": DISTILLED,
     "samebits distill recipes/distill_smollm2.yaml --out runs/student --resume": DISTILLED,
