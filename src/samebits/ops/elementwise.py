@@ -29,23 +29,24 @@ def register_elementwise(package: str, *tensors: str, options: Sequence[str] = (
     The name is the package's; `options` are as in a schema, "bool by_tanh"."""
     name = package.rpartition(".")[2]
     count = len(tensors)
-    on_cpu = ElementKernels(name, gradients=count)
+    on_cpu = ElementKernels(name, count, len(options))
 
     def kernel(backend: str, device: torch.device) -> Any:
         return on_cpu if backend == "cpu" else kernel_module(package, name, backend, device)
 
     def run(*given: Any) -> Tensor:
-        if given[0].numel() == 0:
-            return contiguous_like(given[0])
-        ready = (each.contiguous() for each in given[:count])
-        y: Tensor = kernel(given[-1], given[0].device).forward(*ready, *given[count:-1])
+        first, backend = given[0], given[-1]
+        if first.numel() == 0:
+            return contiguous_like(first)
+        ready = [each.contiguous() for each in given[:count]]
+        y: Tensor = kernel(backend, first.device).forward(*ready, *given[count:-1])
         return y
 
     def run_backward(dy: Tensor, *given: Any) -> Any:
         if dy.numel() == 0:
             return fake_backward(dy, *given)
-        ready = (each.contiguous() for each in (dy, *given[:count]))
-        return kernel(given[-1], dy.device).backward(*ready, *given[count:-1])
+        ready = [each.contiguous() for each in given[:count]]
+        return kernel(given[-1], dy.device).backward(dy.contiguous(), *ready, *given[count:-1])
 
     def fake(*given: Any) -> Tensor:
         return contiguous_like(given[0])

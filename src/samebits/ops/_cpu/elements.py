@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from samebits.ops._cpu import FORMATS, pointer, run
+from samebits.ops._cpu import FORMATS, run
 
 
-@dataclass(frozen=True, slots=True)
 class ElementKernels:
     """`<name>_forward` and `<name>_backward`: (format, options, elements, tensors read, tensors written)."""
 
-    name: str
-    gradients: int
+    def __init__(self, name: str, tensors: int, options: int) -> None:
+        self.name, self.tensors = name, tensors
+        # Made once: a small call takes no longer than its kernel and its pointers.
+        self._forward = f"{name}_forward", f"{'i' * (1 + options)}q{'p' * (tensors + 1)}"
+        self._backward = f"{name}_backward", f"{'i' * (1 + options)}q{'p' * (2 * tensors + 1)}"
 
-    def forward(self, *given: Tensor | bool) -> Tensor:
+    def forward(self, *given: Any) -> Tensor:
         """The result for these tensors and options."""
-        return run_elements(f"{self.name}_forward", given, 1)[0]
+        first = given[0]
+        y = torch.empty_like(first)
+        read = [each.data_ptr() for each in given[: self.tensors]]
+        run(*self._forward, FORMATS[first.dtype], *given[self.tensors :], first.numel(), *read, y.data_ptr())
+        return y
 
-    def backward(self, *given: Tensor | bool) -> Tensor | tuple[Tensor, ...]:
-        """The gradient of each tensor but the first, which flows in."""
-        found = run_elements(f"{self.name}_backward", given, self.gradients)
-        return tuple(found) if self.gradients > 1 else found[0]
-
-
-def run_elements(kernel: str, given: tuple[Tensor | bool, ...], outputs: int) -> list[Tensor]:
-    """One call of a kernel, with fresh outputs."""
-    inputs = [each for each in given if isinstance(each, Tensor)]
-    options = [int(each) for each in given if not isinstance(each, Tensor)]
-    made = [torch.empty_like(inputs[0]) for _ in range(outputs)]
-    addresses = [pointer(each) for each in (*inputs, *made)]
-    signature = f"{'i' * (1 + len(options))}q{'p' * len(addresses)}"
-    run(kernel, signature, FORMATS[inputs[0].dtype], *options, inputs[0].numel(), *addresses)
-    return made
+    def backward(self, dy: Tensor, *given: Any) -> Tensor | tuple[Tensor, ...]:
+        """The gradient of each tensor where `dy` flows in."""
+        found = tuple([torch.empty_like(dy) for _ in range(self.tensors)])
+        addresses = [each.data_ptr() for each in (dy, *given[: self.tensors], *found)]
+        run(*self._backward, FORMATS[dy.dtype], *given[self.tensors :], dy.numel(), *addresses)
+        return found if self.tensors > 1 else found[0]

@@ -41,13 +41,12 @@ def functions(device: torch.device) -> dict[str, str]:
 
 
 def _apply(name: str, x: Tensor) -> Tensor:
-    y = torch.empty_like(x)
-    if x.device.type == "cpu":
-        run("elementary", "ippq", FUNCTIONS.index(name), x.data_ptr(), y.data_ptr(), x.numel())
-    else:
+    if x.device.type != "cpu":
         from samebits.parity.portable.triton_functions import apply
 
-        apply(name, x, y)
+        return apply(name, x)
+    y = torch.empty_like(x)
+    run("elementary", "ippq", FUNCTIONS.index(name), x.data_ptr(), y.data_ptr(), x.numel())
     return y
 
 
