@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from samebits.post import merging, pruning, quantizing
 from samebits.post.folder import JOURNAL, MANIFEST, hidden_folder, new_folder
 from samebits.post.layout import Entry, safetensors_layout
 from samebits.post.source import Source, digest_of, raw
@@ -44,10 +45,14 @@ def build(path: Path, stop_after: int = 99, shard_bytes: int = 10**9, die: str =
 
 
 def in_a_process(work: Callable[[], object]) -> int:
-    """Does `work` in a copy of this process; how that ended, as the system says it."""
+    """Does `work` in a copy of this process; how that ended, as the system says it.
+
+    In a copy torch starts no further threads once it was told their number: tensors are computed in turn there."""
     child = os.fork()
     if child == 0:
         try:
+            for module in (merging, pruning, quantizing):
+                vars(module)["in_threads"] = lambda work, items: [work(item) for item in items]
             work()
         except BaseException:
             traceback.print_exc()

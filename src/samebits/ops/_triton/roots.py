@@ -19,4 +19,4 @@ def square_root_elements(x_ptr, y_ptr, N: tl.int64, BLOCK: tl.constexpr, ALIGNED
 def square_root(x: Tensor, y: Tensor) -> None:
     """Of contiguous float32 tensors."""
     if x.numel():
-        run_elements(square_root_elements, (x, y))
+        y.copy_(run_elements(square_root_elements, x)[0])
