@@ -19,11 +19,10 @@ def square_root(x: Tensor, backend: str | None = None) -> Tensor:
         with np.errstate(invalid="ignore"):
             return torch.from_numpy(np.asarray(np.sqrt(x.detach().cpu().numpy()))).to(x.device)
     given = x.detach().contiguous()
-    root = torch.empty_like(given)
-    if x.device.type == "cpu":
+    if x.device.type == "cpu" or not x.numel():
+        root = torch.empty_like(given)
         run("square_root", "ppq", given.data_ptr(), root.data_ptr(), given.numel())
         return root
     from samebits.ops._triton.roots import square_root as by_triton
 
-    by_triton(given, root)
-    return root
+    return by_triton(given)
