@@ -42,7 +42,7 @@ def receipts_of(task: Task, present: Present) -> list[Receipt]:
 
 def _by(contract: Contract, task: Task, identifier: str) -> str:
     if task.entry is not None:
-        return task.entry.object
+        return task.entry.by
     return "mypy --strict" if task.level == 1 else contract.obligations[identifier].name
 
 

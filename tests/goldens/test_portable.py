@@ -57,6 +57,7 @@ def test_every_operator_is_recorded() -> None:
         "embedding_gradient_": "embedding",
         "grouped_matmul_accumulate_": "grouped_matmul",
         "linear_cross_entropy": "cross_entropy",
+        "logprob_of_logits": "selected_logprob",
         "matmul_accumulate_": "matmul",
     }
     assert {within.get(name, name) for name in ops.__all__} <= set(CASES)

@@ -83,8 +83,9 @@ def prove(
             tell(f"{number} of {len(work)}: {task}")
             receipts_made = [each for each in done if isinstance(each, Receipt)]
             errors += [each for each in done if isinstance(each, str)]
-            store.write(receipts_made)
-            made += receipts_made
+            if receipts_made:
+                store.write(receipts_made)
+                made += receipts_made
     if as_json:
         keys = ("identity", "obligation", "level", "backend", "machine", "method", "holds", "detail", "seconds")
         shown = [{key: getattr(each, key) for key in keys} for each in made]
