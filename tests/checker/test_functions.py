@@ -47,7 +47,8 @@ def test_stock_linear_has_several_orders() -> None:
 @pytest.mark.parametrize("promise", ["batch", "accuracy", "order"])
 @pytest.mark.parametrize("kernel", ["good", "kahan"])
 def test_a_good_kernel_holds_whatever_its_order(kernel: str, promise: str) -> None:
-    finding = only(f"examples.my_kernel:{kernel}", promise, "matmul")
+    # A kernel that walks over k in Python is slow: a busy machine must still come to one call of each kind.
+    finding = only(f"examples.my_kernel:{kernel}", promise, "matmul", seconds=5.0)
     assert finding.verdict is Verdict.HOLDS, finding.detail
 
 

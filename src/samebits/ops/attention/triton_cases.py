@@ -33,7 +33,7 @@ def _named(lengths: np.ndarray, first: np.ndarray, width: int) -> tuple[np.ndarr
 def _attention(causal: bool, window: int, softcap: float) -> Call:
     def call(memory: Memory, dtype: torch.dtype, pack: Pack) -> Outputs:
         q_length, k_length = (np.array([pair[side] for pair in pack]) for side in (0, 1))
-        q_start, k_start = (np.cumsum(lengths) - lengths for lengths in (q_length, k_length))
+        q_start, k_start = (np.add.accumulate(lengths) - lengths for lengths in (q_length, k_length))
         q = torch.zeros(int(q_length.sum()), HEADS, SIZE, dtype=dtype)
         k, v = (torch.zeros(int(k_length.sum()), KEY_HEADS, SIZE, dtype=dtype) for _ in range(2))
         memory.add("q", q, *_named(q_length, k_length - q_length, HEADS * SIZE))
