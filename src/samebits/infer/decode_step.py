@@ -102,6 +102,7 @@ class DecodeStep:
         for given, taken, values in zip(self._given, self._inputs, (whole, choices.parts), strict=True):
             given.copy_(values[:, sources])
             if taken is not given:
+                # Done before `given` is written again: nobody makes a step before the tokens of the last were read.
                 taken.copy_(given, non_blocking=True)
         self._name_pages([tables[source] for source in sources])
         if self._captured is None:
