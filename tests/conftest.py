@@ -8,6 +8,8 @@ import torch
 # Files that take longest, longest first: they are begun first, so that no process is left with one of them at the end.
 LONGEST = (
     "tests/train/test_ranks.py",
+    "tests/train/test_distill.py",
+    "tests/train/test_distill_command.py",
     "tests/invariant/test_smollm2.py",
     "tests/checker/test_promises.py",
     "tests/parity/test_chain.py",
@@ -29,6 +31,8 @@ LONGEST = (
     "tests/train/test_checkpoint_power.py",
     "tests/goldens/test_portable.py",
     "tests/checker/test_artifacts.py",
+    "tests/ops/test_toy_operator.py",
+    "tests/train/test_distill_gain.py",
 )
 
 
