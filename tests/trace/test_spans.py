@@ -59,8 +59,8 @@ def test_a_span_in_which_something_failed_says_so() -> None:
 def test_two_recordings_at_once_are_refused() -> None:
     with trace.recording(), pytest.raises(ValueError, match="a recording is under way"), trace.recording():
         pass
-    with trace.recording(), pytest.raises(ValueError, match="granularity is 'room'; allowed: run, step, block"):
-        span("one", "room")
+    with trace.recording(), pytest.raises(ValueError, match="granularity is 'loop'; allowed: run, step, block"):
+        span("one", "loop")
 
 
 def test_files_hold_what_memory_holds(tmp_path: Path) -> None:

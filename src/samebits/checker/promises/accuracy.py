@@ -21,7 +21,7 @@ WEAKEST_ORDER = "chain-1"
 
 
 def accuracy(setting: Setting, case: Case) -> Iterator[Compared]:
-    """Every element of the output and of every gradient lies within its own derived bound.
+    """Every element of the output and of every gradient is within its own derived bound.
 
     Where a recipe makes results that are not finite, those elements whose exact value and bound are known."""
     prepared, found = begin(setting, case, everything(setting.spec))

@@ -180,7 +180,7 @@ def _prefilled(function: Function, arguments: Arguments, cache: PagedCache, pref
 def _paged(function: Function, arguments: Arguments, size: int, prefix: int) -> Results:
     batch, tokens = arguments["k"].shape[:2]
     count = -(-tokens // size)
-    # Pages in no order, so that nothing lies beside what it follows.
+    # Pages in no order, so that no page is next to the one it follows.
     tables = [[(7 * (n * count + i) + 3) % (batch * count) for i in range(count)] for n in range(batch)]
     if len({page for table in tables for page in table}) < batch * count:
         tables = [[batch * count - 1 - n * count - i for i in range(count)] for n in range(batch)]
