@@ -33,9 +33,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Three processes keep two cores busy: ranks and servers wait for each other a third of the time.
+# Three processes keep two cores busy: ranks and servers wait for each other a third of the time. A test that takes ten
+# minutes is stuck: it fails with the stack of every thread.
 test: lint
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore=tests/long
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore=tests/long \
+		-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 # Sweeps that take too long for every change.
 test-long: $(READY)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.post.fresh_process import FULL, KILLED, in_a_process, on_a_full_disk
 
-from samebits.post import merging, pruning, quantizing
 from samebits.post.folder import JOURNAL, MANIFEST, hidden_folder, new_folder
 from samebits.post.layout import Entry, safetensors_layout
 from samebits.post.source import Source, digest_of, raw
@@ -42,23 +39,6 @@ def build(path: Path, stop_after: int = 99, shard_bytes: int = 10**9, die: str =
             computed.append(name)
         folder.finish({"model_type": "test"}, {"command": "test"}, lambda manifest: f"# {manifest['command']}\n")
     return computed
-
-
-def in_a_process(work: Callable[[], object]) -> int:
-    """Does `work` in a copy of this process; how that ended, as the system says it.
-
-    In a copy torch starts no further threads once it was told their number: tensors are computed in turn there."""
-    child = os.fork()
-    if child == 0:
-        try:
-            for module in (merging, pruning, quantizing):
-                vars(module)["in_threads"] = lambda work, items: [work(item) for item in items]
-            work()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(99)
-        os._exit(0)
-    return os.waitpid(child, 0)[1]
 
 
 def same_tensors(found: dict[str, torch.Tensor]) -> bool:
@@ -97,9 +77,9 @@ def test_shards_and_one_file_hold_the_same(tmp_path: Path) -> None:
 def test_a_killed_run_goes_on(done: int, tmp_path: Path) -> None:
     """Killed after any number of tensors there is no folder; the next run computes only what is missing."""
     path = tmp_path / "new"
-    ended = in_a_process(lambda: build(path, done, die="kill"))
+    ended = in_a_process(build, path, done, 10**9, "kill")
     if done < 5:
-        assert os.WTERMSIG(ended) == signal.SIGKILL and not path.exists()
+        assert ended == KILLED and not path.exists()
         assert not (hidden_folder(path) / "config.json").exists()
         assert build(path) == list(TENSORS)[done:]
     assert same_tensors(load_file(path / "model.safetensors"))
@@ -132,15 +112,7 @@ def test_another_plan_starts_anew(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_no_folder(limit: int, tmp_path: Path) -> None:
     """A file may grow to so many bytes: the error names the file, the folder is not there, a later run makes it."""
     path = tmp_path / "new"
-
-    def with_a_limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        try:
-            build(path)
-        except OSError as error:
-            os._exit(7 if ".new.part" in str(error.filename) else 8)
-
-    assert os.WEXITSTATUS(in_a_process(with_a_limit)) == 7 and not path.exists()
+    assert in_a_process(on_a_full_disk, limit, ".new.part", build, path) == FULL and not path.exists()
     build(path)
     assert same_tensors(load_file(path / "model.safetensors"))
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.post.fresh_process import FULL, KILLED, KillAfter, in_a_process, on_a_full_disk
 from tests.post.small_models import models, recipes
-from tests.post.test_folder import in_a_process
 
 from samebits.model.loading import load
 from samebits.numerics.bits import numpy_bits, same_bits
@@ -262,27 +259,17 @@ print(peak() - before)
 WORDS = [sys.executable, "-m", "samebits.cli", "merge"]
 
 
+def merge_recipe(recipe: dict[str, Any], out: Path, calls: int = 0) -> None:
+    """Killed at the call of this number that tells of progress."""
+    merge(recipe_of(recipe, "recipe"), out, tell=KillAfter(calls))
+
+
 def test_the_command_killed_and_full_goes_on(at: dict[str, str], tmp_path: Path) -> None:
     """Killed between two tensors, then out of space: no folder; the last run has the bits of an undisturbed one."""
     recipe, out = every_method("ties", at), tmp_path / "out"
-    merge(recipe_of(recipe, "recipe"), tmp_path / "whole")
-    told: list[int] = []
-
-    def kill_after_nine(size: int) -> None:
-        told.append(size)
-        if len(told) == 10:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def on_a_full_disk() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-        try:
-            merge(recipe_of(recipe, "recipe"), out)
-        except OSError as error:
-            os._exit(7 if ".out.part" in str(error.filename) else 8)
-
-    status = in_a_process(lambda: merge(recipe_of(recipe, "recipe"), out, tell=kill_after_nine))
-    assert os.WTERMSIG(status) == signal.SIGKILL and not out.exists() and hidden_folder(out).is_dir()
-    assert os.WEXITSTATUS(in_a_process(on_a_full_disk)) == 7 and not out.exists()
+    merge_recipe(recipe, tmp_path / "whole")
+    assert in_a_process(merge_recipe, recipe, out, 10) == KILLED and not out.exists() and hidden_folder(out).is_dir()
+    assert in_a_process(on_a_full_disk, 20_000, ".out.part", merge_recipe, recipe, out) == FULL and not out.exists()
     document = tmp_path / "recipe.json"
     document.write_text(json.dumps(recipe))
     ended = subprocess.run([*WORDS, str(document), "--out", str(out), "--json"], capture_output=True, text=True)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.post.fresh_process import FULL, KILLED, KillAfter, in_a_process, on_a_full_disk
 from tests.post.small_models import CONFIG
-from tests.post.test_folder import in_a_process
 
 from samebits.model.batch import Batch
 from samebits.model.huggingface import save_folder
@@ -29,9 +26,13 @@ from samebits.post.sparsity import pruned
 TEXT = " ".join(f"def f{number}(x): return x + {number}" for number in range(60))
 
 
+def loaded_small() -> Loaded:
+    return Loaded(model=Model.new(CONFIG, 4), tokenizer=Tokenizer.of_bytes())
+
+
 @pytest.fixture(scope="module")
 def small() -> Loaded:
-    return Loaded(model=Model.new(CONFIG, 4), tokenizer=Tokenizer.of_bytes())
+    return loaded_small()
 
 
 @pytest.fixture(scope="module")
@@ -114,27 +115,17 @@ def test_two_of_every_four(method: str, small: Loaded, flowing: dict[str, torch.
         assert (fours == 0).sum(1).tolist() == [2] * len(fours)
 
 
-def test_killed_or_full_leaves_no_folder(small: Loaded, tmp_path: Path) -> None:
-    job, out = Job(source="small", loaded=small, method="magnitude"), tmp_path / "out"
-    prune(job, tmp_path / "whole")
-    told: list[int] = []
+def prune_small(out: Path, calls: int = 0) -> None:
+    """The small model by magnitude; killed at the call of this number that tells of progress."""
+    prune(Job(source="small", loaded=loaded_small(), method="magnitude"), out, tell=KillAfter(calls))
 
-    def kill_later(size: int) -> None:
-        told.append(size)
-        if len(told) == 6:
-            os.kill(os.getpid(), signal.SIGKILL)
 
-    def on_a_full_disk() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-        try:
-            prune(job, out)
-        except OSError as error:
-            os._exit(7 if ".out.part" in str(error.filename) else 8)
-
-    status = in_a_process(lambda: prune(job, out, tell=kill_later))
-    assert os.WTERMSIG(status) == signal.SIGKILL and not out.exists() and hidden_folder(out).is_dir()
-    assert os.WEXITSTATUS(in_a_process(on_a_full_disk)) == 7 and not out.exists()
-    prune(job, out)
+def test_killed_or_full_leaves_no_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prune_small(tmp_path / "whole")
+    assert in_a_process(prune_small, out, 6) == KILLED and not out.exists() and hidden_folder(out).is_dir()
+    assert in_a_process(on_a_full_disk, 20_000, ".out.part", prune_small, out) == FULL and not out.exists()
+    prune_small(out)
     names = ("model.safetensors", "samebits.json", "README.md")
     assert all((out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in names)
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,9 +14,9 @@ import torch
 from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize
 from gguf.quants import quantize as reference_bytes
+from tests.post.fresh_process import FULL, KILLED, KillAfter, in_a_process, on_a_full_disk
 from tests.post.quality import held_out, perplexity, with_half_weights, with_stored_weights
 from tests.post.small_models import CONFIG
-from tests.post.test_folder import in_a_process
 
 from samebits import ops
 from samebits.infer import Engine, Request, Sampling
@@ -55,9 +52,13 @@ def numbers(rows: int = 48, columns: int = 256) -> torch.Tensor:
     return found
 
 
+def loaded_small() -> Loaded:
+    return Loaded(model=Model.new(SHAPE, 4), tokenizer=Tokenizer.of_bytes())
+
+
 @pytest.fixture(scope="module")
 def small() -> Loaded:
-    return Loaded(model=Model.new(SHAPE, 4), tokenizer=Tokenizer.of_bytes())
+    return loaded_small()
 
 
 @pytest.fixture(scope="module")
@@ -218,27 +219,17 @@ def test_a_spoiled_packed_folder_is_refused(fault: str, small: Loaded, tmp_path:
         load(str(out))
 
 
-def test_killed_or_full_leaves_no_folder(small: Loaded, importance: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    job, out = Job(source="small", loaded=small, output="q4_1", importance=importance), tmp_path / "out"
-    quantize(job, tmp_path / "whole")
-    told: list[int] = []
+def quantize_small(out: Path, calls: int = 0) -> None:
+    """The small model to nearest; killed at the call of this number that tells of progress."""
+    quantize(Job(source="small", loaded=loaded_small(), output="q4_1"), out, tell=KillAfter(calls))
 
-    def kill_later(size: int) -> None:
-        told.append(size)
-        if len(told) == 6:
-            os.kill(os.getpid(), signal.SIGKILL)
 
-    def on_a_full_disk() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
-        try:
-            quantize(job, out)
-        except OSError as error:
-            os._exit(7 if ".out.part" in str(error.filename) else 8)
-
-    status = in_a_process(lambda: quantize(job, out, tell=kill_later))
-    assert os.WTERMSIG(status) == signal.SIGKILL and not out.exists() and hidden_folder(out).is_dir()
-    assert os.WEXITSTATUS(in_a_process(on_a_full_disk)) == 7 and not out.exists()
-    quantize(job, out)
+def test_killed_or_full_leaves_no_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    quantize_small(tmp_path / "whole")
+    assert in_a_process(quantize_small, out, 6) == KILLED and not out.exists() and hidden_folder(out).is_dir()
+    assert in_a_process(on_a_full_disk, 30_000, ".out.part", quantize_small, out) == FULL and not out.exists()
+    quantize_small(out)
     assert (out / "model.gguf").read_bytes() == (tmp_path / "whole" / "model.gguf").read_bytes()
 
 

@@ -1,0 +1,48 @@
+"""Work in a process of its own that is killed or runs out of space; forked from one without threads.
+
+A fork of the process that runs the tests would wait for ever for torch's threads, which a fork does not copy."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(["samebits.post.merging", "samebits.post.pruning", "samebits.post.quantizing"])
+KILLED = -signal.SIGKILL
+FULL = 7
+"""The exit code of `on_a_full_disk` where the error named a file."""
+
+
+def in_a_process(work: Callable[..., object], *arguments: object) -> int:
+    """Calls a function of a module there; the exit code, negative for the signal that ended it."""
+    process = FORKING.Process(target=work, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+@dataclass
+class KillAfter:
+    """Ends its process at the call of this number."""
+
+    calls: int
+
+    def __call__(self, _: int = 0) -> None:
+        self.calls -= 1
+        if self.calls == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def on_a_full_disk(limit: int, part: str, work: Callable[..., object], *arguments: object) -> None:
+    """Files may grow to `limit` bytes; exits with FULL where the error names a file in the folder `part`."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        work(*arguments)
+    except OSError as error:
+        os._exit(FULL if part in str(error.filename) else FULL + 1)
