@@ -11,15 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.utils._pytree import tree_leaves
 
 from samebits.ops.cuts import Cuts
-from samebits.trace.spans import active, span
+
+Flops = Callable[..., int]
+Around = Callable[[str, Callable[..., Any], tuple[Any, ...], Flops | None], Any]
+"""Called with an operator's name, its implementation, the arguments and its `flops`; returns what the call returns."""
 
 _PLAIN = (Tensor, nn.Parameter)
 _library: Any = torch.library.Library("samebits", "FRAGMENT")  # type: ignore[no-untyped-call]
 _runs: dict[str, Callable[..., Any]] = {}
 _cuts: dict[str, Cuts] = {}
+_around: Around | None = None
 
 
 def register(
@@ -30,7 +33,7 @@ def register(
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
     cuts: Cuts | None = None,
-    flops: Callable[..., int] | None = None,
+    flops: Flops | None = None,
 ) -> None:
     """Make `torch.ops.samebits.<name>` from a schema like "name(Tensor x, str backend) -> Tensor".
 
@@ -38,9 +41,9 @@ def register(
     takes, for a profile."""
     name = schema.split("(")[0]
     _library.define(schema)
-    _runs[name] = timed = _as_span(name, run, flops)
+    _runs[name] = observable = _observable(name, run, flops)
     for device in ("CPU", "CUDA"):
-        _library.impl(name, timed, device)
+        _library.impl(name, observable, device)
     torch.library.register_fake(f"samebits::{name}", fake)
     if backward is not None:
         torch.library.register_autograd(f"samebits::{name}", backward, setup_context=setup_context)
@@ -53,24 +56,18 @@ def registered_cuts() -> Mapping[str, Cuts]:
     return _cuts
 
 
-def _as_span(name: str, run: Callable[..., Any], flops: Callable[..., int] | None) -> Callable[..., Any]:
-    """The implementation, each call of which is a span of the granularity "kernel" while somebody records."""
+def observe(around: Around | None) -> None:
+    """From now on every call of an operator goes through `around`; None: no longer."""
+    global _around
+    _around = around
 
+
+def _observable(name: str, run: Callable[..., Any], flops: Flops | None) -> Callable[..., Any]:
     @wraps(run)
-    def timed(*arguments: Any) -> Any:
-        if not active():
-            return run(*arguments)
-        given = [each for each in tree_leaves(arguments) if isinstance(each, Tensor)]
-        with span(name, "kernel", on_gpu=any(each.is_cuda for each in given)) as opened:
-            result = run(*arguments)
-            made = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
-            moved = {each.data_ptr(): each.numel() * each.element_size() for each in (*given, *made)}
-            opened.add(shapes=" ".join("x".join(map(str, each.shape)) for each in given), bytes=sum(moved.values()))
-            if flops is not None:
-                opened.add(flops=flops(*arguments))
-        return result
+    def observable(*arguments: Any) -> Any:
+        return run(*arguments) if _around is None else _around(name, run, arguments, flops)
 
-    return timed
+    return observable
 
 
 def call(name: str, *arguments: Any) -> Any:

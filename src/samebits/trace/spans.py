@@ -1,18 +1,23 @@
 """Spans and events: what happened, from when to when, inside of what, with its numbers.
 
 While nobody records, `span` returns one shared object that does nothing. A span of work on a GPU is timed there, by two
-events of its stream, and told when the recording ends: nothing waits for the GPU before. Knows no operator."""
+events of its stream, and told when the recording ends: nothing waits for the GPU before. Each call of an operator is a
+span of the granularity "kernel"."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from samebits.ops.registering import observe
 
 GRANULARITIES: Final = ("run", "step", "block", "kernel", "transfer")
 _NOTHING: Final[AbstractContextManager[Any]] = nullcontext()
@@ -112,9 +117,11 @@ def recording(*sinks: Sink) -> Iterator[None]:
     if _recording is not None:
         raise ValueError("trace: a recording is under way; allowed: one at a time, with several sinks")
     _recording = now = _Recording(sinks)
+    observe(_kernel)
     try:
         yield
     finally:
+        observe(None)
         _recording = None
         now.finish()
 
@@ -139,6 +146,19 @@ def event(name: str, **facts: Any) -> None:
                 sink.event(found)
 
 
+def _kernel(name: str, run: Callable[..., Any], arguments: tuple[Any, ...], flops: Callable[..., int] | None) -> Any:
+    """One call of an operator, with the bytes of its arguments and results, each tensor once."""
+    given = [each for each in tree_leaves(arguments) if isinstance(each, Tensor)]
+    with span(name, "kernel", on_gpu=any(each.is_cuda for each in given)) as opened:
+        result = run(*arguments)
+        made = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
+        moved = {each.data_ptr(): each.numel() * each.element_size() for each in (*given, *made)}
+        opened.add(shapes=" ".join("x".join(map(str, each.shape)) for each in given), bytes=sum(moved.values()))
+        if flops is not None:
+            opened.add(flops=flops(*arguments))
+    return result
+
+
 def _mark() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
@@ -156,6 +176,8 @@ class _Open:
 
     def __enter__(self) -> _Open:
         stack = self._recording.stack()
+        # Asked here: a span of the GPU's is told by whichever thread ends the recording.
+        self._thread = threading.get_ident()
         self._parent, self._number = stack[-1] if stack else 0, self._recording.begin()
         stack.append(self._number)
         if self._marks:
@@ -180,7 +202,7 @@ class _Open:
             granularity=self._granularity,
             number=self._number,
             parent=self._parent,
-            thread=threading.get_ident(),
+            thread=self._thread,
             began=self._began,
             ended=ended,
             device=round(1e6 * self._marks[0].elapsed_time(self._marks[1])) if self._marks else None,
