@@ -19,9 +19,9 @@ import torch.distributed as dist
 
 from samebits.parallel.world import World, join, leave
 
-_context = multiprocessing.get_context("forkserver")
+FORKING = multiprocessing.get_context("forkserver")
 # The first backward pass of a process imports symbolic shapes, which takes seconds.
-_context.set_forkserver_preload(
+FORKING.set_forkserver_preload(
     [
         "torch",
         "torch.distributed",
@@ -54,8 +54,8 @@ def on_ranks(
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=seconds))
     processes, ends = [], []
     for rank in range(size):
-        end, other = _context.Pipe(duplex=False)
-        started = _context.Process(
+        end, other = FORKING.Pipe(duplex=False)
+        started = FORKING.Process(
             target=_rank, args=(other, rank, size, store.port, timeout, function, arguments), daemon=True
         )
         started.start()

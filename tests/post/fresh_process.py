@@ -4,15 +4,14 @@ A fork of the process that runs the tests would wait for ever for torch's thread
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload(["samebits.post.merging", "samebits.post.pruning", "samebits.post.quantizing"])
+from tests.parallel.ranks import FORKING
+
 KILLED = -signal.SIGKILL
 FULL = 7
 """The exit code of `on_a_full_disk` where the error named a file."""
