@@ -16,7 +16,7 @@ LONGEST = (
     "tests/train/test_running.py",
     "tests/infer/test_server_process.py",
     "tests/contracts/test_replay.py",
-    "tests/parity/test_stability.py",
+    "tests/train/test_contracts.py",
     "tests/parity/test_distributed.py",
     "tests/parallel/test_revealing.py",
     "tests/parity/test_rl_ranks.py",

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import samebits.ops
-import samebits.parity.stability
 import samebits.post.contracts
-import samebits.train
+import samebits.train.contracts
 from samebits.contracts.planned import FOLDER, planned
 from samebits.contracts.registry import Component, components
 from samebits.contracts.strict_yaml import ContractError
@@ -20,7 +19,7 @@ GOOD = (FOLDER / "stream_sync.yaml").read_text()
 
 
 def bound() -> dict[str, Component]:
-    folders = (samebits.ops, samebits.parity.stability, samebits.train, samebits.post.contracts)
+    folders = (samebits.ops, samebits.train.contracts, samebits.post.contracts)
     return {
         name: component
         for home in folders

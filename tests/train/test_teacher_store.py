@@ -13,7 +13,7 @@ from torch import Tensor
 from samebits.numerics.bits import same_bits
 from samebits.numerics.recipes import make
 from samebits.train import teacher_store
-from samebits.train.teacher_logits import Form, largest
+from samebits.train.contracts.teacher_logits import Form, largest
 from samebits.train.teacher_store import TeacherStore, Tokens, key_of, sweep
 
 VOCABULARY, ROWS = 300, 16

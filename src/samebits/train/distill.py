@@ -18,9 +18,9 @@ from torch import Tensor
 from samebits.model import Batch, Model
 from samebits.ops.distill_loss import distill_loss
 from samebits.parallel.agreeing import digest_of
+from samebits.train.contracts.teacher_logits import Form
 from samebits.train.distill_configuration import DistillationSection
 from samebits.train.lanes import backward_of
-from samebits.train.teacher_logits import Form
 from samebits.train.teacher_store import TeacherStore, Tokens
 from samebits.train.trainer import Parts
 

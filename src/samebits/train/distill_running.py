@@ -23,13 +23,13 @@ from samebits.records.durable import make_directory, only_writer
 from samebits.train import checkpoint
 from samebits.train.assessment import Assessment, assess, data_of, shape_of, words_of
 from samebits.train.configuration import comparable
+from samebits.train.contracts.teacher_logits import Form
 from samebits.train.data import Data
 from samebits.train.data_order import sequences_of
 from samebits.train.display import Screen, Silent
 from samebits.train.distill import LiveTeacher, StoredTeacher, Teacher, parts_of, teacher_digest
 from samebits.train.distill_configuration import DistillConfig
 from samebits.train.running import RefusedError, Summary, refuse_if_trained, run
-from samebits.train.teacher_logits import Form
 from samebits.train.teacher_store import TeacherStore, Tokens, is_store, sweep
 
 

@@ -75,8 +75,10 @@ def backward_of(losses: Losses, model: Model, examples: Sequence[Example], cut: 
     seen: list[Tensor] = []
 
     def go_through(summing: Model, places: range) -> None:
-        found = losses(summing, *_collated([examples[place] for place in places], cut, model.device))
-        torch.autograd.backward(found, torch.full_like(found, 1.0 / count))
+        # A caller may have gradients off, around evaluations between its steps.
+        with torch.enable_grad():
+            found = losses(summing, *_collated([examples[place] for place in places], cut, model.device))
+            torch.autograd.backward(found, torch.full_like(found, 1.0 / count))
         seen.append(found.detach())
 
     def numbers(lanes: range) -> int:

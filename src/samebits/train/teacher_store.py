@@ -22,8 +22,8 @@ from torch import Tensor
 
 from samebits.records.durable import PART, make_directory, put_in_one_move
 from samebits.records.plain_file import read_plain
+from samebits.train.contracts.teacher_logits import Form
 from samebits.train.manifest import CheckpointError, decoded_json, digest_of, encoded_json, hash_here
-from samebits.train.teacher_logits import Form
 
 STORE: Final = "teacher_logits.json"
 FORMAT: Final = 1
