@@ -89,5 +89,6 @@ def aligned(x_MK: Tensor, rows_M: Tensor | None) -> bool:
 def forced_launch(described: bool) -> Launch | None:
     """The launch that a checker forces on every call that it can serve."""
     launch = forced("launch")
-    serves = isinstance(launch, Launch) and launch in GROUPED and (described or launch.loads != "tma")
-    return launch if serves else None
+    if isinstance(launch, Launch) and launch in GROUPED and (described or launch.loads != "tma"):
+        return launch
+    return None

@@ -330,12 +330,12 @@ class Parts:
     def of(cls, ids_M: Tensor, ignore_index: int, vocabulary: int) -> Parts:
         """Memory for them. A token that is nowhere in the vocabulary, which no one checks while a CUDA graph is
         captured, leaves NaN."""
-        shape, fresh = (triton.cdiv(vocabulary, BLOCK), len(ids_M)), {"dtype": torch.float32, "device": ids_M.device}
+        blocks, rows = -(-vocabulary // BLOCK), len(ids_M)
         return cls(
             ids=marked(ids_M, ignore_index),
-            maxima=torch.empty(shape, **fresh),
-            sums=torch.empty(shape, **fresh),
-            selected=torch.full(shape[1:], torch.nan, **fresh),
+            maxima=torch.empty(blocks, rows, device=ids_M.device),
+            sums=torch.empty(blocks, rows, device=ids_M.device),
+            selected=torch.full((rows,), torch.nan, device=ids_M.device),
         )
 
     def merged(self) -> tuple[Tensor, Tensor]:
@@ -380,8 +380,9 @@ def marked(ids_M: Tensor, ignore_index: int) -> Tensor:
 def forced_launch(described: bool) -> VocabularyLaunch | None:
     """The launch that a checker forces on every call that it can serve, as `matmul` has it."""
     launch = forced("launch")
-    serves = isinstance(launch, VocabularyLaunch) and (described or launch.loads != "tma")
-    return launch if serves else None
+    if isinstance(launch, VocabularyLaunch) and (described or launch.loads != "tma"):
+        return launch
+    return None
 
 
 def select(rows: int, *, float32: bool, described: bool) -> VocabularyLaunch:

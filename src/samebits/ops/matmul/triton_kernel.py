@@ -270,6 +270,16 @@ def described_layout(x: Tensor) -> bool | None:
     return None
 
 
+def described_layouts(a: Tensor, b: Tensor, out: Tensor) -> tuple[bool, bool] | None:
+    """How it would read both operands; None when it cannot read them, or not write the result."""
+    if a.dtype == torch.float32:
+        return None
+    a_transposed, b_transposed = described_layout(a), described_layout(b)
+    if a_transposed is None or b_transposed is None or described_layout(out) is not False:
+        return None
+    return a_transposed, b_transposed
+
+
 def describe(x: Tensor, transposed: bool, tile_rows: int, tile_columns: int) -> Described:
     """x, or its transpose, cut into tiles."""
     (rows, columns), (stride, other) = x.shape, x.stride()
@@ -306,18 +316,20 @@ def gemm(
     The result is rounded to `out_dtype`, that of `a` when None."""
     (m, k), n = a_MK.shape, b_KN.shape[1]
     out = accumulator_MN if accumulator_MN is not None else a_MK.new_empty(m, n, dtype=out_dtype or a_MK.dtype)
-    layouts = None if a_MK.dtype == torch.float32 else (described_layout(a_MK), described_layout(b_KN))
-    described = layouts is not None and None not in layouts and described_layout(out) is False
+    layouts = described_layouts(a_MK, b_KN, out)
+    described = layouts is not None
     launch = launch or forced_launch(described)
     if launch is None:
         wide = out.dtype == torch.float32
         launch = select(m, n, k, dtype=NAMES[a_MK.dtype], described=described, wide=wide)
-    if launch.loads == "tma" and not described:
-        raise ValueError(f"matmul: launch {launch} takes 16-bit operands in rows or columns aligned to 16 bytes only")
     bias = None if bias_N is None else bias_N.contiguous()
     with on_device(a_MK):
         if launch.loads == "pointer":
             launch_addressed(launch, a_MK, b_KN, out, bias, resumed=accumulator_MN is not None)
+        elif layouts is None:
+            raise ValueError(
+                f"matmul: launch {launch} takes 16-bit operands in rows or columns aligned to 16 bytes only"
+            )
         else:
             launch_described(launch, a_MK, b_KN, layouts, out, bias, resumed=accumulator_MN is not None)
     return out
@@ -328,8 +340,9 @@ def forced_launch(described: bool) -> Launch | None:
 
     Within one operator some operands may be aligned as the tensor memory accelerator wants them, and others not."""
     launch = forced("launch")
-    serves = isinstance(launch, Launch) and (described or launch.loads != "tma")
-    return launch if serves else None
+    if isinstance(launch, Launch) and (described or launch.loads != "tma"):
+        return launch
+    return None
 
 
 def launch_described(
