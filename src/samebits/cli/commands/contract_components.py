@@ -29,7 +29,7 @@ Receipts = Annotated[Path | None, typer.Option("--receipts", help="Where receipt
 Backend = Annotated[str | None, typer.Option(help="cpu or triton. Default: what can run here.")]
 
 # Folders of components beside the operators; a component is registered by lying in one of them.
-FOLDERS = ("train.contracts", "post.contracts")
+FOLDERS = ("model.contracts", "train.contracts", "post.contracts")
 
 
 def known_components(folder: Path | None) -> dict[str, Component]:

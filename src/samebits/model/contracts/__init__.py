@@ -1,0 +1,1 @@
+"""What the model's layer promises, a component each: its words."""
