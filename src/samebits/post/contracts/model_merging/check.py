@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from samebits.contracts.spec import Arguments
-from samebits.post.contracts.specs import numbers, spec
+from samebits.model.contracts.specs import numbers, spec
 
 SHARES = (0.5, 0.25, 0.9, 0.1, 0.618)
 DENSITIES = (0.5, 0.2, 0.7, 0.9)
@@ -48,7 +48,7 @@ def _models(shape: Sequence[int], recipe: str, format: str, seed: int) -> Argume
 
 
 SPECS = {
-    "spherical": spec("spherical", _pairs, rows=("first", "second"), shared=("share",)),
-    "trimmed": spec("trimmed", _delta, rows=("delta",), shared=("density",)),
-    "ties": spec("ties", _models, rows=("base", "first", "second"), shared=("density",)),
+    "spherical": spec("spherical", "NK", _pairs, rows=("first", "second"), shared=("share",)),
+    "trimmed": spec("trimmed", "NK", _delta, rows=("delta",), shared=("density",)),
+    "ties": spec("ties", "NK", _models, rows=("base", "first", "second"), shared=("density",)),
 }

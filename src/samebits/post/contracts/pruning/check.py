@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from samebits.contracts.spec import Arguments
-from samebits.post.contracts.specs import numbers, spec
+from samebits.model.contracts.specs import numbers, spec
 
 SHARES = (0.5, 0.0, 1.0, 0.3, 0.9)
 
@@ -18,4 +18,4 @@ def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Argument
     return {"weight": numbers(recipe, shape, seed, format), "squares": squares, "share": share}
 
 
-SPECS = {"pruning": spec("pruning", _make, rows=("weight",), shared=("squares", "share"))}
+SPECS = {"pruning": spec("pruning", "NK", _make, rows=("weight",), shared=("squares", "share"))}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from samebits.contracts.spec import Arguments
-from samebits.train.contracts.specs import numbers, spec
+from samebits.model.contracts.specs import numbers, spec
 
 
 def _make_product(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:

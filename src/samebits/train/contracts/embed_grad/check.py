@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from samebits.contracts.spec import Arguments
+from samebits.model.contracts.specs import fractions, numbers, spec
 from samebits.train.contracts.embed_grad import VOCABULARY
-from samebits.train.contracts.specs import fractions, numbers, spec
 
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:

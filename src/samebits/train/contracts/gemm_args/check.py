@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from samebits.contracts.spec import Arguments
+from samebits.model.contracts.specs import numbers, spec
 from samebits.train.contracts.gemm_args import HEAD
-from samebits.train.contracts.specs import numbers, spec
 
 
 def _make_linear(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:

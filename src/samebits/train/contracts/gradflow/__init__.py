@@ -7,9 +7,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from samebits.model.contracts.small_model import joined, model_of, weight_gradients
 from samebits.nn.strategy import Operators
 from samebits.ops.rmsnorm import add_rmsnorm
-from samebits.train.contracts.small_model import joined, model_of, weight_gradients
 
 
 def gradients(

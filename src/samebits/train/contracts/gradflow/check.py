@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from samebits.contracts.spec import Arguments
-from samebits.train.contracts import small_model
-from samebits.train.contracts.specs import numbers, spec
+from samebits.model.contracts import small_model
+from samebits.model.contracts.specs import numbers, spec
 
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:

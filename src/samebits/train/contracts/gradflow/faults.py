@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.model.contracts.small_model import config_of
 from samebits.nn.strategy import Operators
 from samebits.ops.accumulation import Sums, rmsnorm_into
 from samebits.ops.rmsnorm import rmsnorm
 from samebits.train.contracts.gradflow import gradients
-from samebits.train.contracts.small_model import config_of
 
 
 class _Silent(torch.autograd.Function):

@@ -7,7 +7,7 @@ import torch
 from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
 from samebits.contracts.predicates import difference
-from samebits.train.contracts.small_model import cut
+from samebits.model.contracts.small_model import cut
 
 
 def reaches_every_tensor(call: Call, tolerance: Tolerance) -> str:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, scaled_dot_product_attention, silu
 
+from samebits.model.contracts.small_model import SMALL, cut, joined
 from samebits.model.weights import EMBEDDING, FINAL_NORM, HEAD, prefix
-from samebits.train.contracts.small_model import SMALL, cut, joined
 
 
 def gradients64(ids: Tensor, targets: Tensor, upstream: Tensor, weights: Tensor) -> Tensor:

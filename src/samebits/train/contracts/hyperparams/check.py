@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from samebits.contracts.spec import Arguments
-from samebits.train.contracts.specs import fractions, numbers, spec
+from samebits.model.contracts.specs import fractions, numbers, spec
 
 # The configuration that the constructor's defaults were once taken for.
 FIRST = (0.9, 0.95, 1e-8, 0.1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
-from samebits.numerics.recipes import make
+from samebits.contracts.spec import Arguments
+from samebits.model.contracts.specs import numbers, spec
 from samebits.train.contracts.teacher_logits import Form
 from samebits.train.teacher_store import TeacherStore, Tokens
 
@@ -57,27 +57,7 @@ def read_back_largest(logits_SRV: Tensor) -> Tensor:
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
     sequences, vocabulary = shape
-    numbers = torch.from_numpy(make(recipe, (sequences, ROWS, vocabulary), seed, format))
-    return {"logits": numbers.to(getattr(torch, format)) * SPREAD}
+    return {"logits": numbers(recipe, (sequences, ROWS, vocabulary), seed, format) * SPREAD}
 
 
-def _exact(arguments: Arguments, _: Tensor, __: Callable[[int], float]) -> Mapping[str, Bounded]:
-    raise ValueError("kept logits have no bound by element; allowed: the predicates of their contract")
-
-
-def _launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
-    return []
-
-
-SPECS: Final = {
-    "read_back": OperatorSpec(
-        name="read_back",
-        row_arguments=("logits",),
-        shared_arguments=(),
-        shape_axes="SV",
-        make=_make,
-        exact=_exact,
-        launches=_launches,
-        differentiable=False,
-    )
-}
+SPECS: Final = {"read_back": spec("read_back", "SV", _make, rows=("logits",))}

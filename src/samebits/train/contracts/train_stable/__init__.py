@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from samebits.model.contracts.small_model import SMALL, model_of
 from samebits.train.configuration import (
     DataSection,
     ModelSection,
@@ -19,7 +20,6 @@ from samebits.train.configuration import (
     TrainConfig,
     TrainingSection,
 )
-from samebits.train.contracts.small_model import SMALL, model_of
 from samebits.train.data import Data
 from samebits.train.trainer import OURS, Parts, Trainer
 from samebits.train.watch import BreachError

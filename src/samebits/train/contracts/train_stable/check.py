@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from samebits.contracts.spec import Arguments
-from samebits.train.contracts import small_model
-from samebits.train.contracts.specs import fractions, spec
+from samebits.model.contracts import small_model
+from samebits.model.contracts.specs import fractions, spec
 
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:

@@ -6,8 +6,8 @@ import torch
 
 from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
+from samebits.model.contracts.small_model import cut
 from samebits.model.weights import EMBEDDING
-from samebits.train.contracts.small_model import cut
 from samebits.train.contracts.train_stable import LOGGED, MAX_NORM
 
 

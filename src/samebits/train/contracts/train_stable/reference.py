@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from samebits.model.contracts.small_model import cut, joined
 from samebits.train.contracts.gradflow.reference import gradients64, logprobs64
-from samebits.train.contracts.small_model import cut, joined
 from samebits.train.contracts.train_stable import MAX_NORM
 
 

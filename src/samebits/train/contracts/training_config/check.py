@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from samebits.contracts.spec import Arguments
-from samebits.train.contracts.specs import fractions, spec
+from samebits.model.contracts.specs import fractions, spec
 from samebits.train.contracts.training_config import COLUMNS
 
 # Every fifth model is large: 398,509,056 weights.

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from samebits.contracts.spec import Arguments
 from samebits.model import Batch, Model, ModelConfig
+from samebits.model.contracts.specs import fractions, numbers
 from samebits.model.weights import EMBEDDING, shapes
 from samebits.nn.strategy import Operators
 from samebits.numerics.exactly import inverse_root
-from samebits.train.contracts.specs import fractions, numbers
 
 SMALL = ModelConfig(
     vocab_size=50,
