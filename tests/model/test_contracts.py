@@ -26,5 +26,5 @@ def test_an_obligation_holds_and_its_faults_are_caught(judgement: Judgement) -> 
 
 def test_the_components_are_those_that_were_meant() -> None:
     """A folder that lost its contract would no longer be judged, and nobody would notice."""
-    assert set(COMPONENTS) == {"bpe_tokenizer"}
+    assert set(COMPONENTS) == {"bpe_tokenizer", "kv_cache", "model_forward"}
     assert len(JUDGEMENTS) == sum(len(component.contract().obligations) for component in COMPONENTS.values())

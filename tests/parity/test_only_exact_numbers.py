@@ -47,7 +47,7 @@ LISTED = {
     ("ops/rope/scaling.py", "**"): "of decimal numbers, to forty digits",
     ("ops/softmax/lengths.py", "**"): "of fractions, exact: a proof",
     ("parity/scoring.py", "math.expm1"): "a mean that is printed, from logprobs that are compared by their bits",
-    ("train/contracts/gradflow/reference.py", "**"): "in float64, judges",
+    ("model/contracts/model_forward/reference.py", "**"): "in float64, judges",
     ("train/contracts/hyperparams/reference.py", "**"): "in float64, judges",
     ("train/contracts/train_stable/reference.py", "**"): "in float64, judges",
     ("train/contracts/train_stable/reference.py", "math.cos"): "in float64, judges",

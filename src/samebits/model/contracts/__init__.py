@@ -1,1 +1,1 @@
-"""What the model's layer promises, a component each: its words."""
+"""What the model's layer promises, a component each: its tokenizer, its forward pass, its cache."""
