@@ -102,21 +102,21 @@ def load(section: DataSection, words: Tokenizer | None = None) -> Data:
         raise ValueError(f"data: source {section.source} holds no document; allowed: at least one")
     lengths = np.array([len(pieces[place]) + 1 for place in range(0, len(pieces), 2)], np.int64)
     tokens = np.concatenate(pieces)
-    starts, targets = _joined(len(tokens), section.max_length)
+    starts, targets = cut_joined(len(tokens), section.max_length)
     if section.documents == "apart":
-        starts, targets = _apart(lengths, section.max_length)
+        starts, targets = cut_apart(lengths, section.max_length)
     if not len(starts):
         raise ValueError(f"data: {len(tokens)} tokens make no sequence of {section.max_length}; allowed: at least one")
     return Data(tokens=tokens, starts=starts, targets=targets, vocabulary=vocabulary, end=end)
 
 
-def _joined(tokens: int, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def cut_joined(tokens: int, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Sequences end to end: the last target of one is the first input of the next."""
     starts = np.arange((tokens - 1) // length, dtype=np.int64) * length
     return starts, np.full_like(starts, length)
 
 
-def _apart(lengths: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def cut_apart(lengths: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Each document in pieces of at most `length` targets; a document's first token is no target."""
     starts, targets, begin = [], [], 0
     for count in lengths.tolist():
