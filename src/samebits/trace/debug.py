@@ -96,13 +96,16 @@ class Checking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             _, made = self._kernels.pop()
         results = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
+        # First: why a product is wrong tells more than where it was written.
+        self._product(name, args, result, before)
         for damage in self._guards.damage([*given, *made, *results]):
             self._tell("kernel", self._at(name), BUFFERS, _beside(damage))
         for each in results:
             if count := unwritten(each):
                 shape = "x".join(map(str, each.shape))
-                self._tell("kernel", self._at(name), ZEROS, f"{count} elements of its result {shape} were never written")
-        self._product(name, args, result, before)
+                self._tell(
+                    "kernel", self._at(name), ZEROS, f"{count} elements of its result {shape} were never written"
+                )
         return result
 
     def _product(self, name: str, args: Any, result: Any, before: Tensor | None) -> None:
@@ -143,10 +146,9 @@ class Checking(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _beside(damage: Damage) -> str:
-    buffer, written = damage.buffer, damage.before + damage.behind
-    side = "behind" if damage.behind else "before"
-    words = f"{written} bytes written {side} a buffer of {buffer.bytes} bytes ({buffer}), up to {damage.reach} away"
-    return f"{words}; allowed: 0"
+    buffer, made = damage.buffer, f", made in {damage.buffer.made_in}" if damage.buffer.made_in else ""
+    side = "behind the end" if damage.behind else "before the start"
+    return f"writes up to {damage.reach} bytes {side} of a buffer of {buffer.bytes} ({buffer}{made}); allowed: none"
 
 
 @contextmanager

@@ -89,7 +89,8 @@ class Guards:
             wrong = [(zone != ZONE_BYTE).nonzero().view(-1) for zone in (front, back)]
             if any(len(each) for each in wrong):
                 reach = max(
-                    buffer.zone - int(wrong[0][0]) if len(wrong[0]) else 0, int(wrong[1][-1]) + 1 if len(wrong[1]) else 0
+                    buffer.zone - int(wrong[0][0]) if len(wrong[0]) else 0,
+                    int(wrong[1][-1]) + 1 if len(wrong[1]) else 0,
                 )
                 found.append(Damage(buffer=buffer, before=len(wrong[0]), behind=len(wrong[1]), reach=reach))
                 front.fill_(ZONE_BYTE)
