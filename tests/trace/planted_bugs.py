@@ -1,7 +1,7 @@
 """Ten bugs of the field, each planted into a real part of a real run: what is inspected is the trainer itself.
 
-Kernels that are told wrong sizes are the native ones; what they write beside their memory is written. Only where nothing
-else can be done without a GPU, streams are a plan: `transfers_of_a_step` says what of it is real."""
+Kernels that are told wrong sizes are the native ones; what they write beside their memory is written. Only streams,
+of which there are none without a GPU, are a plan: `transfers_of_a_step` says what of it is real."""
 
 from __future__ import annotations
 
@@ -175,8 +175,8 @@ def on_a_rank(world: World, bad_rank: int | None) -> list[Any]:
 
 def transfers_of_a_step(*, waits: bool) -> list[Done]:
     """Real: a step of the trainer, every kernel and every number that the host took, with what each read and wrote.
-    Planned: that kernels ran on a stream of their own and the host read through the default one, and, with `waits`, that
-    it waited for that stream before each read. On a GPU `recorded_streams()` takes streams and waits from torch."""
+    Planned: that kernels ran on a stream of their own and the host read through the default one, and, with `waits`,
+    that it waited for that stream before each read. On a GPU `recorded_streams()` takes both from torch."""
     trainer = trainer_of(quick())
     with recorded_streams(stream_of={"kernel": COMPUTE, "read": DEFAULT}.__getitem__, device="cpu") as log:
         trainer.step()

@@ -1,4 +1,4 @@
-"""The debug mode, check by check, each with a planted fault: what is beside memory, unwritten, miscounted, too large."""
+"""The debug mode, check by check, each with a planted fault: beside memory, unwritten, miscounted, too large."""
 
 from __future__ import annotations
 

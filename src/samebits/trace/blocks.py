@@ -45,9 +45,10 @@ class Blocks:
         self._open.pop()
         node = output.grad_fn if isinstance(output, Tensor) else None
         # Of modules that hand on the same tensor, the innermost is where it was made.
-        if node is None or _MARK in node.metadata:
+        known: Any = {} if node is None else node.metadata
+        if node is None or _MARK in known:
             return
-        node.metadata[_MARK] = True
+        known[_MARK] = True
 
         def flows(gradients: tuple[Tensor | None, ...]) -> None:
             self._backward = module

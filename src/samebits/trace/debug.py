@@ -6,7 +6,7 @@
 
 Fresh memory is handed out between zones and filled with a pattern, so that a write beside a buffer and a read of what
 nobody wrote are seen at the kernel that did it (C-BUFSIZE-001, C-GPUINIT-001); a few elements of every product are
-computed again (C-GEMMARGS-001). Changes no bit of a result; takes several times as long. Knows operators by name only."""
+computed again (C-GEMMARGS-001). Changes no bit of a result; takes several times as long. Knows operators by name."""
 
 from __future__ import annotations
 

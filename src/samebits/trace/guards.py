@@ -26,11 +26,16 @@ class Guarded:
     """One buffer in its zones."""
 
     storage: StorageWeakRef
+    """Which keeps nothing alive."""
     zone: int
     bytes: int
     shape: tuple[int, ...]
     dtype: torch.dtype
     made_in: str
+
+    @property
+    def alive(self) -> bool:
+        return not self.storage.expired()  # type: ignore[no-untyped-call]
 
     def __str__(self) -> str:
         return f"{'x'.join(map(str, self.shape))} {str(self.dtype).removeprefix('torch.')}"
@@ -67,7 +72,7 @@ class Guards:
             _patterns(inner).fill_(_signed(UNWRITTEN[made.element_size()], made.element_size()))
         storage = whole.untyped_storage()
         self._known[storage.data_ptr()] = Guarded(
-            storage=StorageWeakRef(storage),
+            storage=StorageWeakRef(storage),  # type: ignore[no-untyped-call]
             zone=zone,
             bytes=size,
             shape=tuple(made.shape),
@@ -82,7 +87,7 @@ class Guards:
         found = []
         for address, storage in storages.items():
             buffer = self._known.get(address)
-            if buffer is None or buffer.storage.expired():
+            if buffer is None or not buffer.alive:
                 continue
             whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
             front, back = whole[: buffer.zone], whole[buffer.zone + buffer.bytes :]
@@ -99,7 +104,7 @@ class Guards:
 
     def forget_the_dead(self) -> None:
         """Buffers that nobody holds any more."""
-        self._known = {address: each for address, each in self._known.items() if not each.storage.expired()}
+        self._known = {address: each for address, each in self._known.items() if each.alive}
 
 
 def unwritten(tensor: Tensor) -> int:
