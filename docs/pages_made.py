@@ -64,7 +64,7 @@ def public(package: str) -> list[str]:
 def _reference(package: str, beside: tuple[str, ...]) -> str:
     lines = [f"# {package}", "", inspect.getdoc(importlib.import_module(package)) or "", ""]
     for name in [each for module in (package, *beside) for each in public(module)]:
-        lines += [f"## {name.rpartition('.')[2]}", "", f"::: {name}", "    options: {heading_level: 3}", ""]
+        lines += [f"::: {name}", ""]
     return "\n".join(lines)
 
 

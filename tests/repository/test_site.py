@@ -69,7 +69,7 @@ def test_pictures_and_records_are_those_of_now(site: Path) -> None:
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     """Read without a network: no script, style, font or image of another host."""
     loaded = re.compile(
-        r'<(?:script|img|iframe)[^>]*\bsrc="(https?:[^"]+)"|<link[^>]*rel="stylesheet"[^>]*href="(https?:'
+        r'<(?:script|img|iframe)[^>]*\bsrc="(https?:[^"]+)"|<link[^>]*rel="stylesheet"[^>]*href="(https?:[^"]+)"'
     )
     for page in site.rglob("*.html"):
         assert loaded.findall(page.read_text()) == [], page.name

@@ -150,6 +150,11 @@ def test_a_gradient_beyond_what_a_moment_holds_is_found(scale: float, wrong: str
         assert found[0][:3] == ("block", "first", debug.ACTIVATIONS) and wrong in found[0][3]
 
 
+def test_shapes_without_numbers_pass() -> None:
+    x, weight = torch.empty(3, 4, device="meta"), torch.empty(5, 4, device="meta")
+    assert found_in(lambda: torch.ops.samebits.gemm(x, weight.T, None, "cpu")) == []
+
+
 def test_modes_and_memory_are_put_back() -> None:
     with pytest.raises(KeyError), debug.checking():
         raise KeyError

@@ -88,11 +88,15 @@ class Checking(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _kernel(self, function: Any, args: Any, kwargs: Any) -> Any:
         name = function._schema.name.partition("::")[2]
         given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        keys = _KEYS.get(given[0].device.type) if given else None
+        if keys is None:
+            # Shapes without numbers: there is no memory to check.
+            return function(*args, **kwargs)
         before = args[0].clone() if name == "gemm_accumulate_" else None
         self._kernels.append((name, []))
         try:
             with self:
-                result = function.redispatch(_KEYS[given[0].device.type], *args, **kwargs)
+                result = function.redispatch(keys, *args, **kwargs)
         finally:
             _, made = self._kernels.pop()
         results = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
