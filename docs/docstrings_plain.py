@@ -1,4 +1,4 @@
-"""Docstrings are plain text: `table[i][j]` in one of them is no link to a page. An extension of the reference's reader."""
+"""Docstrings are plain text: `table[i][j]` in one of them is no link. An extension of what reads them for the site."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Pages and pictures that are made when the site is built, from records and from the library itself: none can be stale.
 
 A hook of mkdocs. `benchmarks.md` is what benchmarks/report.py writes of benchmarks/results; `samebits.numerics.picture`
-draws the orders; a page of `api/` has every public name of a package, each where it is defined: a function and its folder
-may have one name."""
+draws the orders; a page of `api/` has every public name of a package, each where it is defined: a function and its
+folder may have one name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 from samebits.numerics.order import Fused, balanced, chain, lanes
-from samebits.numerics.picture import describe, svg
+from samebits.numerics.picture import svg
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = {"chain": chain(16), "balanced": balanced(16), "lanes": lanes(16, 4), "fused": chain(32, 16, Fused())}
@@ -46,7 +46,7 @@ def on_files(files: Any, config: Any) -> Any:
     for record in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         files.append(File.generated(config, f"benchmarks/results/{record.name}", content=record.read_text()))
     for name, order in PICTURES.items():
-        files.append(File.generated(config, f"pictures/{name}.svg", content=svg(order, describe(order))))
+        files.append(File.generated(config, f"pictures/{name}.svg", content=svg(order)))
     return files
 
 
