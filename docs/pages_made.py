@@ -19,7 +19,12 @@ from samebits.numerics.order import Fused, balanced, chain, lanes
 from samebits.numerics.picture import svg
 
 ROOT = Path(__file__).resolve().parents[1]
-PICTURES = {"chain": chain(16), "balanced": balanced(16), "lanes": lanes(16, 4), "fused": chain(32, 16, Fused())}
+PICTURES = {
+    "chain": ("A chain", chain(16)),
+    "lanes": ("Lanes", lanes(16, 4)),
+    "balanced": ("A balanced tree", balanced(16)),
+    "fused": ("Fused additions", chain(32, 16, Fused())),
+}
 # Packages, and modules beside them whose own public functions and classes go on the same page.
 API = {
     "samebits": (),
@@ -45,8 +50,8 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, f"api/{name}.md", content=_reference(package, beside)))
     for record in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         files.append(File.generated(config, f"benchmarks/results/{record.name}", content=record.read_text()))
-    for name, order in PICTURES.items():
-        files.append(File.generated(config, f"pictures/{name}.svg", content=svg(order)))
+    for name, (title, order) in PICTURES.items():
+        files.append(File.generated(config, f"pictures/{name}.svg", content=svg(order, title)))
     return files
 
 
