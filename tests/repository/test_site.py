@@ -77,7 +77,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("[far](gone.md) [near](#away)", ("'gone.md'", "'#away'")), ("::: samebits.records.gone", ("records.gone",))],
+    [("[far](gone.md) [near](#away)", ("'gone.md'", "'#away'")), ("::: gone.function", ("gone.function",))],
     ids=["links", "name"],
 )
 def test_a_page_that_is_not_true_is_refused(text: str, words: tuple[str, ...], tmp_path: Path) -> None:
