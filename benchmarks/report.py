@@ -192,6 +192,15 @@ def server_under_load(record: Record) -> list[str]:
     ]
 
 
+def tracing_on_cpu(record: Record) -> list[str]:
+    def words(row: Record) -> str:
+        held = "" if row["met"] else f" (wanted {100 * row['allowed']:.0f} %: **does not hold**)"
+        shares = f"off {100 * row['share_off']:.2g} %, on {100 * row['share_on']:.1f} %{held}"
+        return f"{row['case']}, a step of {row['step_milliseconds']:,.0f} ms with {row['kernels']} kernels: {shares}"
+
+    return [words(row) for row in sorted(record["rows"], key=lambda row: row["met"])]
+
+
 PARTS = (
     Part(
         file="h200_matmul.json",
@@ -232,6 +241,12 @@ PARTS = (
     ),
     Part(file="cpu_ranks.json", title="Two ranks, the tiny preset, a thread each", compared="", write=ranks_on_cpu),
     Part(file="server_load.json", title="A server, the tiny preset", compared="", write=server_under_load),
+    Part(
+        file="trace_overhead.json",
+        title="Tracing a training step, float32",
+        compared="share of a step by which it is longer while nothing is recorded, and while everything is",
+        write=tracing_on_cpu,
+    ),
 )
 
 

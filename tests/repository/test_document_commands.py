@@ -87,6 +87,7 @@ COVERED: dict[str, Run | Elsewhere] = {
     ),
     "samebits report open runs/tiny": Elsewhere("tests/cli/test_run_page.py::test_the_page_holds_the_run"),
     # docs
+    "samebits debug tiny --steps 1": Elsewhere("tests/cli/test_debug_command.py::test_a_run_that_is_well"),
     "samebits profile my_script.py": Elsewhere("tests/cli/test_profile.py::test_a_script_is_profiled"),
     "samebits distill recipes/distill_smollm2.yaml --dry-run": DISTILLED,
     "samebits distill recipes/distill_smollm2.yaml --out runs/student": DISTILLED,

@@ -15,6 +15,7 @@ import typer
 import samebits
 from samebits.cli.commands.check import check
 from samebits.cli.commands.contract import app as contract
+from samebits.cli.commands.debug import debug
 from samebits.cli.commands.demo import demo
 from samebits.cli.commands.diff import diff
 from samebits.cli.commands.distill import distill
@@ -66,7 +67,7 @@ _COMMANDS = (
     *(plan, train, distill, rl),
     *(merge, prune, quantize, evaluate),
     *(generate, serve),
-    *(profile, diff),
+    *(profile, debug, diff),
 )
 for _command in _COMMANDS:
     app.command()(_command)

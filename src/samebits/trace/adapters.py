@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +35,58 @@ class TensorBoard:
 
 
 class OpenTelemetry:
-    """Every span as one of the application's tracer; which exporter it has is the application's choice."""
+    """Every span as one of a tracer, inside of its parent, and every event at the span that it happened in.
 
-    def __init__(self) -> None:
+    `tracer`: the application's own unless given; which exporter it has is the application's choice. A span is told when
+    it ends, after those inside of it, and OpenTelemetry wants the outer one first: what is inside of a span waits for
+    the outermost to end."""
+
+    def __init__(self, tracer: Any = None) -> None:
         require("trace.adapters.OpenTelemetry", "opentelemetry")
-        from opentelemetry import trace
+        from opentelemetry.trace import get_tracer, set_span_in_context
 
-        self._tracer: Any = trace.get_tracer("samebits")
+        self._tracer: Any = get_tracer("samebits") if tracer is None else tracer
+        self._inside: Any = set_span_in_context
         # Its times are those of the day.
         self._offset = time.time_ns() - time.perf_counter_ns()
+        self._waiting: dict[int, list[Span | Event]] = defaultdict(list)
 
     def span(self, span: Span) -> None:
-        self._tell(span.name, span.began, span.nanoseconds, {"granularity": span.granularity, **span.facts})
+        if span.parent:
+            self._waiting[span.parent].append(span)
+        else:
+            self._tell(span, None)
 
     def event(self, event: Event) -> None:
-        self._tell(event.name, event.time, 0, {**event.facts})
+        if event.parent:
+            self._waiting[event.parent].append(event)
+        else:
+            start = event.time + self._offset
+            self._tracer.start_span(event.name, start_time=start, attributes=_known(event.facts)).end(end_time=start)
 
-    def _tell(self, name: str, began: int, nanoseconds: int, facts: dict[str, Any]) -> None:
-        start = began + self._offset
-        self._tracer.start_span(name, start_time=start, attributes=facts).end(end_time=start + nanoseconds)
+    def _tell(self, span: Span, context: Any) -> None:
+        start = span.began + self._offset
+        facts = {"granularity": span.granularity, **_known(span.facts)}
+        told = self._tracer.start_span(span.name, context=context, start_time=start, attributes=facts)
+        within = self._inside(told, context)
+        for each in self._waiting.pop(span.number, []):
+            if isinstance(each, Span):
+                self._tell(each, within)
+            else:
+                told.add_event(each.name, _known(each.facts), timestamp=each.time + self._offset)
+        told.end(end_time=start + span.nanoseconds)
 
     def close(self) -> None:
-        return
+        """What is inside of a span that never ended is told by itself."""
+        while self._waiting:
+            number = min(self._waiting)
+            for each in self._waiting.pop(number):
+                if isinstance(each, Span):
+                    self._tell(each, None)
+                else:
+                    self.event(each._replace(parent=0))
+
+
+def _known(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Without numbers that are not known: an attribute has a value."""
+    return {name: value for name, value in facts.items() if value is not None}

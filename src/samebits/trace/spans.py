@@ -6,16 +6,17 @@ span of the granularity "kernel"."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from samebits.ops.registering import observe
 
@@ -23,8 +24,7 @@ GRANULARITIES: Final = ("run", "step", "block", "kernel", "transfer")
 _NOTHING: Final[AbstractContextManager[Any]] = nullcontext()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Something that took time. Times are nanoseconds of one clock, which tells no time of day."""
 
     name: str
@@ -38,7 +38,7 @@ class Span:
     ended: int
     device: int | None = None
     """Nanoseconds on the GPU, where it ran there."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def nanoseconds(self) -> int:
@@ -46,14 +46,13 @@ class Span:
         return self.ended - self.began if self.device is None else self.device
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Something that was at one moment."""
 
     name: str
     time: int
     parent: int
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = MappingProxyType({})
 
 
 class Sink(Protocol):
@@ -72,21 +71,18 @@ class _Recording:
     def __init__(self, sinks: tuple[Sink, ...]) -> None:
         self.sinks = sinks
         self.lock = threading.Lock()
-        self.count = 0
+        # One call gives each thread a number of its own.
+        self.numbers = itertools.count(1)
         self.stacks = threading.local()
         self.waiting: list[tuple[_Open, int]] = []
         """Ended on the host; the GPU may be behind."""
 
     def stack(self) -> list[int]:
-        if not hasattr(self.stacks, "open"):
-            self.stacks.open = []
-        found: list[int] = self.stacks.open
+        try:
+            found: list[int] = self.stacks.open
+        except AttributeError:
+            found = self.stacks.open = []
         return found
-
-    def begin(self) -> int:
-        with self.lock:
-            self.count += 1
-            return self.count
 
     def tell(self, span: Span) -> None:
         with self.lock:
@@ -148,15 +144,37 @@ def event(name: str, **facts: Any) -> None:
 
 def _kernel(name: str, run: Callable[..., Any], arguments: tuple[Any, ...], flops: Callable[..., int] | None) -> Any:
     """One call of an operator, with the bytes of its arguments and results, each tensor once."""
-    given = [each for each in tree_leaves(arguments) if isinstance(each, Tensor)]
-    with span(name, "kernel", on_gpu=any(each.is_cuda for each in given)) as opened:
+    now = _recording
+    if now is None:
+        return run(*arguments)
+    given = _tensors(arguments)
+    facts: dict[str, Any] = {}
+    with _Open(now, name, "kernel", bool(given) and given[0].is_cuda, facts) as opened:
         result = run(*arguments)
-        made = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
-        moved = {each.data_ptr(): each.numel() * each.element_size() for each in (*given, *made)}
-        opened.add(shapes=" ".join("x".join(map(str, each.shape)) for each in given), bytes=sum(moved.values()))
+        # What is told of the call takes no time of it.
+        opened.stop()
+        facts["shapes"] = " ".join([_words(each.shape) for each in given])
+        touched = given + _tensors(result if type(result) is tuple else (result,))
+        facts["bytes"] = sum({each.data_ptr(): each.nbytes for each in touched}.values())
         if flops is not None:
-            opened.add(flops=flops(*arguments))
+            facts["flops"] = flops(*arguments)
     return result
+
+
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    """Those of an operator's arguments or results, of which some are lists."""
+    found: list[Tensor] = []
+    for each in values:
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif type(each) in (list, tuple):
+            found += _tensors(each)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _words(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
 
 
 def _mark() -> Any:
@@ -166,45 +184,59 @@ def _mark() -> Any:
 class _Open:
     """A span on its way."""
 
+    __slots__ = (
+        "_began",
+        "_ended",
+        "_facts",
+        "_granularity",
+        "_marks",
+        "_name",
+        "_number",
+        "_parent",
+        "_recording",
+        "_stack",
+        "_thread",
+    )
+
     def __init__(self, recording: _Recording, name: str, granularity: str, on_gpu: bool, facts: dict[str, Any]) -> None:
         self._recording, self._name, self._granularity, self._facts = recording, name, granularity, facts
         self._marks: Any = [_mark(), _mark()] if on_gpu else None
+        self._ended = 0
 
     def add(self, **facts: Any) -> None:
         """Numbers that are known only now."""
         self._facts.update(facts)
 
     def __enter__(self) -> _Open:
-        stack = self._recording.stack()
+        self._stack = stack = self._recording.stack()
         # Asked here: a span of the GPU's is told by whichever thread ends the recording.
         self._thread = threading.get_ident()
-        self._parent, self._number = stack[-1] if stack else 0, self._recording.begin()
+        self._parent, self._number = stack[-1] if stack else 0, next(self._recording.numbers)
         stack.append(self._number)
         if self._marks:
             self._marks[0].record()
         self._began = time.perf_counter_ns()
         return self
 
+    def stop(self) -> None:
+        """What follows within the block is no part of the span."""
+        self._ended = time.perf_counter_ns()
+        if self._marks:
+            self._marks[1].record()
+
     def __exit__(self, kind: Any, *_: object) -> None:
-        ended = time.perf_counter_ns()
-        self._recording.stack().pop()
+        if not self._ended:
+            self.stop()
+        ended = self._ended
+        self._stack.pop()
         if kind is not None:
             self._facts["error"] = kind.__name__
         if self._marks:
-            self._marks[1].record()
             self._recording.waiting.append((self, ended))
         else:
             self._recording.tell(self.span(ended))
 
     def span(self, ended: int) -> Span:
-        return Span(
-            name=self._name,
-            granularity=self._granularity,
-            number=self._number,
-            parent=self._parent,
-            thread=self._thread,
-            began=self._began,
-            ended=ended,
-            device=round(1e6 * self._marks[0].elapsed_time(self._marks[1])) if self._marks else None,
-            facts=self._facts,
-        )
+        device = round(1e6 * self._marks[0].elapsed_time(self._marks[1])) if self._marks else None
+        place = self._number, self._parent, self._thread
+        return Span(self._name, self._granularity, *place, self._began, ended, device, self._facts)

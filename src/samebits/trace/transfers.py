@@ -22,6 +22,7 @@ _aten = torch.ops.aten
 # The host reads a number: it waits for whatever computes it.
 _READS: Final = (_aten._local_scalar_dense.default, _aten.is_nonzero.default, _aten.nonzero.default)
 _TORCH: Final = str(Path(torch.__file__).parent)
+_HERE: Final = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +93,7 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _tell(self, kind: str, size: int) -> None:
-        self._found.seen.append(Transfer(kind=kind, bytes=size, where=_caller()))
+        self._found.seen.append(Transfer(kind=kind, bytes=size, where=caller()))
         event("transfer", kind=kind, bytes=size, where=self._found.seen[-1].where)
 
 
@@ -104,11 +105,12 @@ def transfers() -> Iterator[Transfers]:
         yield found
 
 
-def _caller() -> str:
+def caller() -> str:
+    """file:line of what asked torch for the operation that is under way."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_TORCH) and name != __file__:
+        if not name.startswith((_TORCH, _HERE)):
             return f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back
     return "?"

@@ -29,11 +29,13 @@ Over = Callable[[Sequence[int]], list[int]]
 
 
 class BreachError(RuntimeError):
-    """A contract that a run broke: its id, the step and what was seen, in one line."""
+    """A contract that a run broke: its id, the step and what was seen, in one line.
 
-    def __init__(self, contract: str, step: int, message: str) -> None:
+    `about`: the weight, the moment or the setting that it is about, where it is one."""
+
+    def __init__(self, contract: str, step: int, message: str, about: str = "") -> None:
         super().__init__(f"{contract}: step {step}: {message}")
-        self.contract, self.step, self.message = contract, step, message
+        self.contract, self.step, self.message, self.about = contract, step, message, about
 
 
 def loss_is_finite(step: int, loss: float) -> None:
@@ -49,7 +51,8 @@ def are_finite(step: int, what: str, tensors: Mapping[str, Tensor], over: Over =
 def _all_zero(step: int, what: str, not_finite: Mapping[str, int]) -> None:
     for name, bad in not_finite.items():
         if bad:
-            raise BreachError(STABLE, step, f"{what} {name} has {bad} elements that are not finite; allowed: none")
+            message = f"{what} {name} has {bad} elements that are not finite; allowed: none"
+            raise BreachError(STABLE, step, message, name)
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> list[int]:
@@ -105,14 +108,16 @@ def without_gradient(step: int, gradients: Mapping[str, Tensor], over: Over = li
 def gradients_flow(step: int, missing: list[str]) -> None:
     """At the first step every weight has a gradient."""
     if step == 1 and missing:
-        raise BreachError(FLOW, step, f"{missing[0]} has no gradient, {len(missing)} weights in all; allowed: none")
+        message = f"{missing[0]} has no gradient, {len(missing)} weights in all; allowed: none"
+        raise BreachError(FLOW, step, message, missing[0])
 
 
 def moments_are_zero(moments: Mapping[str, Tensor]) -> None:
     """Before the first step: bits of zero, by measurement."""
     for name, tensor in moments.items():
         if bool(tensor.view(torch.int32).any()):
-            raise BreachError(ZEROS, 0, f"{name} is not zero before the first step; allowed: +0 in every element")
+            message = f"{name} is not zero before the first step; allowed: +0 in every element"
+            raise BreachError(ZEROS, 0, message, name)
 
 
 def hyperparameters_reach(step: int, groups: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
@@ -123,7 +128,7 @@ def hyperparameters_reach(step: int, groups: list[dict[str, Any]], wanted: list[
         for name in READ_BACK:
             if group[name] != numbers[name]:
                 message = f"{name} of group {number} is {group[name]}, the configuration says {numbers[name]}"
-                raise BreachError(HYPERPARAMETERS, step, message)
+                raise BreachError(HYPERPARAMETERS, step, message, f"optimizer.{name}")
 
 
 def copies_are_equal(step: int, digests: Mapping[str, Sequence[int]]) -> None:
