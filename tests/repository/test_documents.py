@@ -12,7 +12,7 @@ from samebits.cli import main
 from samebits.parity import portable
 
 PATHS = re.compile(r"(?<![\w/])(?:src|docs|tests|benchmarks|goldens|examples|recipes)/[\w./-]*\w")
-# Made when the site is built, whose own test (test_site.py) asks for them.
+# Made when the site is built, whose own test (tests/long/test_site.py) asks for them.
 MADE = re.compile(r"docs/(?:benchmarks\.md|pictures/\w+\.svg)$")
 LINKS = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 
