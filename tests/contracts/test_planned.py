@@ -34,7 +34,7 @@ def test_the_files_load() -> None:
     wanted = {
         "model_merging": 2,
         "pruning": 1,
-        "gradient_accumulation": 8,
+        "gradient_accumulation": 1,
         "training_gpu": 5,
         "quantization": 7,
         "checkpoint": 7,

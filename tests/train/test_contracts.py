@@ -32,6 +32,7 @@ def test_the_components_are_those_that_were_meant() -> None:
         "embed_grad",
         "gemm_args",
         "gpu_init",
+        "gradient_accumulation",
         "gradflow",
         "hyperparams",
         "teacher_logits",
