@@ -37,7 +37,7 @@ def test_the_files_load() -> None:
         "gradient_accumulation": 1,
         "training_gpu": 5,
         "quantization": 7,
-        "checkpoint": 7,
+        "checkpoint": 1,
         "distributed": 7,
         "observability": 6,
     }

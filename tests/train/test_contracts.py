@@ -29,6 +29,7 @@ def test_the_components_are_those_that_were_meant() -> None:
     """A folder that lost its contract would no longer be judged, and nobody would notice."""
     assert set(COMPONENTS) == {
         "buf_size",
+        "checkpoint",
         "embed_grad",
         "gemm_args",
         "gpu_init",
