@@ -36,7 +36,7 @@ def test_the_files_load() -> None:
         "pruning": 1,
         "gradient_accumulation": 1,
         "training_gpu": 5,
-        "quantization": 7,
+        "quantization": 1,
         "checkpoint": 1,
         "distributed": 7,
         "observability": 6,
