@@ -32,8 +32,6 @@ def test_the_files_load() -> None:
     """Every section of the registry that nothing binds is there, with its obligations."""
     counts = {name: len(each.obligations) for name, each in PLANNED.items() if each.obligations}
     wanted = {
-        "model_merging": 2,
-        "pruning": 1,
         "gradient_accumulation": 1,
         "training_gpu": 5,
         "quantization": 1,

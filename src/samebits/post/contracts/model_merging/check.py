@@ -13,6 +13,8 @@ from samebits.post.contracts.specs import numbers, spec
 
 SHARES = (0.5, 0.25, 0.9, 0.1, 0.618)
 DENSITIES = (0.5, 0.2, 0.7, 0.9)
+# Models of which a mean is taken: enough that a factor of 1 / 0.9 is six standard errors and more.
+DRAWS = 512
 
 
 def _units(rows: Tensor) -> Tensor:
@@ -47,7 +49,17 @@ def _models(shape: Sequence[int], recipe: str, format: str, seed: int) -> Argume
     return {"base": base, "first": first, "second": second, "density": _density(seed)}
 
 
+def _drops(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
+    return {**_delta(shape, recipe, format, seed), "draws": torch.tensor([DRAWS])}
+
+
+def _files(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
+    return {name: _coarse(recipe, shape, 3 * seed + place) for place, name in enumerate(("first", "second"))}
+
+
 SPECS = {
+    "drops": spec("drops", _drops, rows=("delta",), shared=("density", "draws")),
+    "files": spec("files", _files, rows=("first", "second"), shared=()),
     "spherical": spec("spherical", _pairs, rows=("first", "second"), shared=("share",)),
     "trimmed": spec("trimmed", _delta, rows=("delta",), shared=("density",)),
     "ties": spec("ties", _models, rows=("base", "first", "second"), shared=("density",)),
