@@ -37,7 +37,7 @@ def test_the_files_load() -> None:
         "quantization": 1,
         "checkpoint": 1,
         "distributed": 7,
-        "observability": 6,
+        "observability": 2,
     }
     assert wanted.items() <= counts.items()
 

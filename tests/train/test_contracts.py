@@ -36,6 +36,7 @@ def test_the_components_are_those_that_were_meant() -> None:
         "gradient_accumulation",
         "gradflow",
         "hyperparams",
+        "observability",
         "teacher_logits",
         "train_stable",
         "training_config",
