@@ -36,7 +36,7 @@ def test_the_files_load() -> None:
         "training_gpu": 5,
         "quantization": 1,
         "checkpoint": 1,
-        "distributed": 7,
+        "distributed": 5,
         "observability": 2,
     }
     assert wanted.items() <= counts.items()

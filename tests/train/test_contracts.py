@@ -30,6 +30,7 @@ def test_the_components_are_those_that_were_meant() -> None:
     assert set(COMPONENTS) == {
         "buf_size",
         "checkpoint",
+        "distributed",
         "embed_grad",
         "gemm_args",
         "gpu_init",
