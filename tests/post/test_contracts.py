@@ -1,4 +1,4 @@
-"""The contracts of merging and pruning hold on the CPU: every obligation, and every planted fault is caught."""
+"""What post-training promises holds on the CPU: every obligation, and every planted fault is caught."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_an_obligation_holds_and_its_faults_are_caught(judgement: Judgement) -> 
 
 def test_the_components_are_those_that_were_meant() -> None:
     """A folder that lost its contract would no longer be judged, and nobody would notice."""
-    assert set(COMPONENTS) == {"model_merging", "pruning"}
+    assert set(COMPONENTS) == {"model_merging", "pruning", "quantization"}
     assert len(JUDGEMENTS) == sum(len(component.contract().obligations) for component in COMPONENTS.values())

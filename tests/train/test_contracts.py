@@ -29,12 +29,16 @@ def test_the_components_are_those_that_were_meant() -> None:
     """A folder that lost its contract would no longer be judged, and nobody would notice."""
     assert set(COMPONENTS) == {
         "buf_size",
+        "checkpoint",
+        "distributed",
         "data_pipeline",
         "embed_grad",
         "gemm_args",
         "gpu_init",
+        "gradient_accumulation",
         "gradflow",
         "hyperparams",
+        "observability",
         "teacher_logits",
         "train_stable",
         "training_config",

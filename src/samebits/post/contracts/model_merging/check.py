@@ -13,6 +13,8 @@ from samebits.model.contracts.specs import numbers, spec
 
 SHARES = (0.5, 0.25, 0.9, 0.1, 0.618)
 DENSITIES = (0.5, 0.2, 0.7, 0.9)
+# Models of which a mean is taken: at densities up to 0.7 what is not scaled up is six standard errors off and more.
+DRAWS = 256
 
 
 def _units(rows: Tensor) -> Tensor:
@@ -47,7 +49,17 @@ def _models(shape: Sequence[int], recipe: str, format: str, seed: int) -> Argume
     return {"base": base, "first": first, "second": second, "density": _density(seed)}
 
 
+def _drops(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
+    return {**_delta(shape, recipe, format, seed), "draws": torch.tensor([DRAWS])}
+
+
+def _files(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
+    return {name: _coarse(recipe, shape, 3 * seed + place) for place, name in enumerate(("first", "second"))}
+
+
 SPECS = {
+    "drops": spec("drops", "NK", _drops, rows=("delta",), shared=("density", "draws")),
+    "files": spec("files", "NK", _files, rows=("first", "second")),
     "spherical": spec("spherical", "NK", _pairs, rows=("first", "second"), shared=("share",)),
     "trimmed": spec("trimmed", "NK", _delta, rows=("delta",), shared=("density",)),
     "ties": spec("ties", "NK", _models, rows=("base", "first", "second"), shared=("density",)),

@@ -1,11 +1,11 @@
-"""Planted faults of merging: a straight mean, shares swapped, one threshold for all, signs by counting heads."""
+"""Planted faults of merging: a straight mean, shares swapped, one threshold, heads counted, shapes not checked."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from samebits.post.contracts.model_merging import spherical, trimmed
+from samebits.post.contracts.model_merging import mean_of_drops, merged_files, spherical, trimmed
 from samebits.post.merge_methods import Combining, combine
 
 
@@ -37,3 +37,13 @@ def heads_are_counted(base: Tensor, first: Tensor, second: Tensor, density: Tens
     count = torch.stack(agree).sum(0)
     total = deltas[0] * agree[0] + deltas[1] * agree[1]
     return base + torch.where(count > 0, total / count.clamp(min=1), total)
+
+
+def not_scaled_up(delta: Tensor, density: Tensor, draws: Tensor) -> Tensor:
+    """What is kept is not divided by the share that is."""
+    return mean_of_drops(delta, density, draws, rescale=False)
+
+
+def shapes_not_checked(first: Tensor, second: Tensor) -> Tensor:
+    """What is too wide is cut off."""
+    return merged_files(first, second[:, : first.shape[1]])

@@ -33,3 +33,13 @@ def ties64(base: Tensor, first: Tensor, second: Tensor, density: Tensor) -> Tens
     count = sum(agree, torch.zeros_like(one))
     total = one * agree[0] + two * agree[1]
     return base.double() + torch.where(count > 0, 2 * total / count.clamp(min=1), total)
+
+
+def mean_of_drops64(delta: Tensor, density: Tensor, draws: Tensor) -> Tensor:
+    """What is dropped from."""
+    return delta.double()
+
+
+def merged_files64(first: Tensor, second: Tensor) -> Tensor:
+    """The mean."""
+    return (first.double() + second.double()) / 2

@@ -1,4 +1,4 @@
-"""Planted faults of pruning: one too many, the order turned round, inputs ignored, what is kept scaled up."""
+"""Planted faults of pruning: one too many, the order turned round, inputs ignored, scaled up, nothing left out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from samebits.post.contracts.pruning import pruned_model
+from samebits.post.pruning import Job
 from samebits.post.sparsity import pruned
 
 
@@ -31,3 +33,13 @@ def scaled_up(weight: Tensor, squares: Tensor, share: Tensor) -> Tensor:
     """What is kept makes up for what went."""
     found = pruned(weight, sparsity=float(share[0]), squares=squares)
     return found * 2.0
+
+
+class _EveryMatrix(Job):
+    def thinned(self, name: str) -> bool:
+        return self.loaded.model.weights[name].dim() == 2
+
+
+def nothing_excluded(weights: Tensor, share: Tensor) -> Tensor:
+    """Embedding and head are pruned like any matrix."""
+    return pruned_model(weights, share, kind=_EveryMatrix)

@@ -8,7 +8,9 @@ import torch
 
 from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
+from samebits.contracts.predicates import difference
 from samebits.numerics.bits import same_bits
+from samebits.post.contracts.pruning import cut
 
 
 def exact_share(call: Call, tolerance: Tolerance) -> str:
@@ -54,3 +56,17 @@ def kept_keeps_its_bits(call: Call, tolerance: Tolerance) -> str:
     weight, found = call.arguments["weight"], call.output
     kept = found != 0
     return "" if same_bits(found[kept], weight[kept]) else "a kept number has other bits"
+
+
+def embedding_and_head_are_left_alone(call: Call, tolerance: Tolerance) -> str:
+    """Every tensor outside the layers and every norm keeps its bits, and the layers' matrices are those of the plain
+    rule."""
+    for before, after in zip(call.arguments["weights"], call.output, strict=True):
+        found = cut(after)
+        for name, weight in cut(before).items():
+            if ".layers." not in name or "norm" in name:
+                wrong = difference(found[name], weight, tolerance, words=name)
+                if wrong:
+                    return wrong
+    plain = call.reference(*call.arguments.values())
+    return difference(call.output.double() + 0.0, plain + 0.0, tolerance, words="the whole model")

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from samebits.post.contracts.pruning import SIZES
+
 
 def pruned_weight64(weight: Tensor, squares: Tensor, share: Tensor) -> Tensor:
     """float64 (N, K)."""
@@ -18,3 +20,16 @@ def pruned_weight64(weight: Tensor, squares: Tensor, share: Tensor) -> Tensor:
         gone = {place for _, place in sorted(scored)[: math.floor(float(share[0]) * len(row))]}
         rows.append([0.0 if place in gone else w for place, w in enumerate(row)])
     return torch.tensor(rows, dtype=torch.float64)
+
+
+def pruned_model64(weights: Tensor, share: Tensor) -> Tensor:
+    """Magnitude, the matrices of layers one by one: of each the floor(share * n) least are 0, ties by index."""
+    found = weights.double().clone()
+    for row in found:
+        start = 0
+        for name, size in SIZES.items():
+            if ".layers." in name and "norm" not in name:
+                order = torch.sort(row[start : start + size].abs(), stable=True).indices
+                row[start + order[: math.floor(float(share[0]) * size)]] = 0.0
+            start += size
+    return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from samebits.contracts.spec import Arguments
 from samebits.model.contracts.specs import fractions, numbers, spec
 from samebits.train.contracts.embed_grad import VOCABULARY
+from samebits.train.contracts.train_stable import check as runs
 
 
 def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Arguments:
@@ -17,4 +19,7 @@ def _make(shape: Sequence[int], recipe: str, format: str, seed: int) -> Argument
     return {"dy": numbers(recipe, (steps, tokens, width), 2 * seed + 1, format), "ids": ids}
 
 
-SPECS = {"embed_grad": spec("embed_grad", "STH", _make, rows=("dy", "ids"))}
+SPECS = {
+    "embed_grad": spec("embed_grad", "STH", _make, rows=("dy", "ids")),
+    "table_after": replace(runs.SPECS["train_stable"], name="table_after"),
+}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from samebits.train.contracts.embed_grad import MAX_NORM, clipped, table_gradients
+from samebits.train.contracts.embed_grad import MAX_NORM, clipped, table_after, table_gradients
+from samebits.train.trainer import Parts
+from samebits.train.trainer import clipped as clipped_all
 
 
 def clips_the_weights_only(dy: Tensor, ids: Tensor) -> Tensor:
@@ -36,3 +38,12 @@ def adds_up_the_unclipped(dy: Tensor, ids: Tensor) -> Tensor:
     tokens = dy.shape[1]
     plain = table_gradients(dy, ids, clip=lambda each: each)
     return torch.cat([table_gradients(dy, ids)[:, :tokens], plain[:, tokens:]], 1)
+
+
+def _all_but_the_first(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
+    clipped_all(gradients[1:], norm, max_norm)
+
+
+def embedding_left_out(text: Tensor, weights: Tensor, rate: Tensor, steps: Tensor) -> Tensor:
+    """The weights of layers are clipped, what flows into the embedding is not."""
+    return table_after(text, weights, rate, steps, parts=Parts(clip=_all_but_the_first))

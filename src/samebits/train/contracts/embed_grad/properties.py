@@ -52,3 +52,12 @@ def table_is_their_sum(call: Call, tolerance: Tolerance) -> str:
     assert table.shape[1] == VOCABULARY
     allowed = dy.shape[1] * UNIT_ROUNDOFF * magnitude
     return difference(table, expected, tolerance, allowed=allowed, words="table")
+
+
+def table_stays_finite(call: Call, tolerance: Tolerance) -> str:
+    """After the run every element of the table is a number, and no further off than its steps can move it."""
+    found, most = call.output.double().abs(), call.reference(*call.arguments.values())
+    lost = ~(found <= most)
+    if not bool(lost.any()):
+        return ""
+    return f"{int(lost.sum())} of {lost.numel()} elements of the table are no number or beyond their bound"
