@@ -24,7 +24,8 @@ from samebits.train.configuration import (
 from samebits.train.data import Data
 from samebits.train.trainer import OURS, Parts, Trainer
 
-OPTIMIZER = OptimizerSection(beta2=0.95, weight_decay=0.1, max_grad_norm=1.0, min_lr_ratio=0.1)
+MAX_NORM = 1.0
+OPTIMIZER = OptimizerSection(beta2=0.95, weight_decay=0.1, max_grad_norm=MAX_NORM, min_lr_ratio=0.1)
 
 
 def make_texts(sequences: int, tokens: int, seed: int) -> dict[str, Tensor]:
@@ -54,6 +55,7 @@ def config_of(
     *,
     width: int,
     seed: int = 42,
+    device: str = "cpu",
     waive: Sequence[str] = ("CFG-OB6", "CFG-OB7"),
 ) -> TrainConfig:
     """A run whose global batch is cut into passes of `micro` sequences. The text teaches nothing, which is waived."""
@@ -68,6 +70,7 @@ def config_of(
             max_steps=steps,
             max_repeats=steps,
             seed=seed,
+            device=device,
             waive=list(waive),
         ),
         monitoring=MonitoringSection(peak_flops=1.0, sample_steps=0),

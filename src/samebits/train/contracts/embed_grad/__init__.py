@@ -11,7 +11,7 @@ from torch import Tensor
 from samebits.model.weights import EMBEDDING
 from samebits.ops.embedding import embedding_gradient_
 from samebits.ops.grad_norm import clip_grad_norm_
-from samebits.train.contracts.train_stable import trainer_of
+from samebits.train.contracts.train_stable import run_of
 from samebits.train.trainer import OURS, Parts
 from samebits.train.watch import BreachError
 
@@ -39,7 +39,7 @@ def _step(dy_TH: Tensor, ids_T: Tensor) -> Tensor:
 
 def table_after(text: Tensor, weights: Tensor, rate: Tensor, steps: Tensor, *, parts: Parts = OURS) -> Tensor:
     """(vocabulary, width): the embedding after a run; NaN where the trainer stopped it."""
-    trainer = trainer_of(text, weights, float(rate), int(steps), parts)
+    trainer = run_of(text, weights, rate, steps, parts)
     try:
         for _ in range(int(steps)):
             trainer.step()

@@ -34,5 +34,6 @@ def training_log64(text: Tensor, weights: Tensor, rate: Tensor, steps: Tensor) -
 
 
 def rate_at(step: int, peak: float, steps: int) -> float:
-    """The peak at the first step, then down a half cosine to zero."""
-    return peak if step == 1 else peak * (1 + math.cos(math.pi * (step - 1) / (steps - 1))) / 2
+    """The peak at the first step, then down a half cosine to a tenth of it."""
+    share = 1.0 if step == 1 else (1 + math.cos(math.pi * (step - 1) / (steps - 1))) / 2
+    return peak * (0.1 + 0.9 * share)
