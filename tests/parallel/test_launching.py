@@ -230,7 +230,7 @@ def launcher(folder: str, harmless: bool) -> None:
 @pytest.fixture
 def launched(tmp_path: Path) -> Iterator[Callable[[bool], BaseProcess]]:
     def start(harmless: bool) -> BaseProcess:
-        process: Any = testing._context.Process(target=launcher, args=(str(tmp_path), harmless))
+        process: Any = testing.FORKING.Process(target=launcher, args=(str(tmp_path), harmless))
         process.start()
         assert soon(lambda: left(tmp_path) == [0, 1] or not process.is_alive()) and left(tmp_path) == [0, 1]
         return process  # type: ignore[no-any-return]

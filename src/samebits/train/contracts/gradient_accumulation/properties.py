@@ -10,7 +10,7 @@ from samebits.contracts.language import Tolerance
 from samebits.contracts.predicates import difference
 from samebits.contracts.standard import BITWISE
 from samebits.model import Batch
-from samebits.model.contracts.small_model import cut, joined, model_of
+from samebits.model.contracts.small_model import SMALL, cut, joined, model_of
 from samebits.train.contracts.gradient_accumulation import examples_of
 from samebits.train.data_order import sequences_of
 
@@ -61,7 +61,7 @@ def cycles_are_apart(call: Call, tolerance: Tolerance) -> str:
     batch = len(text) // 2
     first = torch.from_numpy(sequences_of(1, seed=42, sequences=len(text), batch=batch).copy())
     changed = text.clone()
-    changed[first] = (changed[first] + 1) % 50
+    changed[first] = (changed[first] + 1) % SMALL.vocab_size
     fewer = counts.clone()
     fewer[first] = 1
     other = call.again(text=changed, counts=fewer)
