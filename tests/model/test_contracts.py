@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from tests.contracts.judged import assert_holds, components_of, judgements_of
 
 import samebits.model.contracts
-from samebits.checker.judging import judge
 from samebits.checker.obligations import Judgement
-from samebits.checker.planning import plan_component
-from samebits.contracts.registry import components
-from samebits.records.report import Verdict
 
-COMPONENTS = components(Path(next(iter(samebits.model.contracts.__path__))), samebits.model.contracts.__name__)
-JUDGEMENTS = [each for component in COMPONENTS.values() for each in plan_component(component, backend="cpu").judgements]
+COMPONENTS = components_of(samebits.model.contracts)
+JUDGEMENTS = judgements_of(COMPONENTS)
 
 
 @pytest.mark.parametrize("judgement", JUDGEMENTS, ids=lambda judgement: judgement.obligation)
 def test_an_obligation_holds_and_its_faults_are_caught(judgement: Judgement) -> None:
-    finding = judge(judgement)
-    assert finding.verdict is Verdict.HOLDS, finding.detail
-    assert finding.faults_caught == finding.faults_planted >= 1
+    assert_holds(judgement)
 
 
 def test_the_components_are_those_that_were_meant() -> None:
     """A folder that lost its contract would no longer be judged, and nobody would notice."""
     assert set(COMPONENTS) == {"bpe_tokenizer", "kv_cache", "model_forward"}
-    assert len(JUDGEMENTS) == sum(len(component.contract().obligations) for component in COMPONENTS.values())

@@ -23,7 +23,7 @@ def debug(
 ) -> None:
     """Check a training run from its configuration to the borders of its kernels. Exit 1 where something is wrong.
 
-    Buffers lie between guard zones, copies and products are checked, gradients sampled at every block; on ranks
+    Buffers are placed between guard zones, copies and products are checked, gradients sampled at every block; on ranks
     (samebits launch) the gradient is compared with that of one process. Takes several times as long as the steps.
 
     Example: [bold]samebits debug tiny --steps 2[/bold]"""

@@ -30,7 +30,7 @@ def numbers64(codes: Tensor, scale: Tensor, minimum: Tensor, kind: Tensor) -> Te
 def returned64(weight: Tensor, kind: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(N, K) each: what may be lost to the codes, the largest magnitude a code stands for, and the minimum.
 
-    Half a step; where the format has no code on one side, what lies beyond the last one."""
+    Half a step; where the format has no code on one side, all that is beyond the last one."""
     x, place = weight.double().reshape(len(weight), -1, GROUP), int(kind)
     least = x.amin(-1, keepdim=True)
     if place == WITH_MINIMUM:

@@ -40,7 +40,7 @@ def near_float64(call: Call, tolerance: Tolerance) -> str:
 
 
 def one_pass_is_plain(call: Call, tolerance: Tolerance) -> str:
-    """With room for all rows the gradients are those of one forward and one backward pass, written out."""
+    """Where one pass takes all rows, the gradients are those of one forward and one backward pass, written out."""
     arguments = call.arguments
     examples = examples_of(arguments["text"], arguments["counts"])
     model = model_of(arguments["weights"]).with_sums()
