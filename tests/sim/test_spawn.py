@@ -14,6 +14,7 @@ import torch.multiprocessing
 
 from samebits.sim.cluster import execute
 from samebits.sim.errors import SpawnException
+from samebits.sim.scheduler import Scheduler
 from samebits.sim.spawn import Context, spawn
 
 shared: list[int] = []
@@ -115,6 +116,17 @@ def test_R29_without_join_ranks_advance_only_inside_join() -> None:
     while not context.join(timeout=0.005):
         assert not dist.is_initialized()
     assert seen == list(range(50)) and context.join()
+
+
+def test_R29_no_thread_of_a_rank_outlives_the_run_however_late_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(scheduler: Scheduler) -> None:
+        hand_back(scheduler)
+        time.sleep(0.05)
+
+    hand_back = Scheduler.hand_back
+    monkeypatch.setattr(Scheduler, "hand_back", late)
+    assert len(execute(reference, 3).results) == 3
+    assert not living_ranks()
 
 
 def test_R30_a_rank_that_swallows_system_exit_twice_is_abandoned_and_named() -> None:

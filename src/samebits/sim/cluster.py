@@ -115,6 +115,8 @@ class Cluster:
                 ended = self._scheduler.run(until)
                 self._scheduler.engine.drain()
         finally:
+            for rank in self.ranks:
+                rank.join()
             threading.stack_size(before)
             self._streams.restore()
         errors = {rank.number: rank.error for rank in self.ranks if rank.error is not None}

@@ -90,6 +90,8 @@ class Rank:
         self._baton.acquire()
         self.thread = threading.Thread(target=self._run, name=f"rank {number}", daemon=True)
         self.started = False
+        self._leaving = False
+        """Whether its thread has only to return."""
 
     def __repr__(self) -> str:
         return f"rank {self.number}"
@@ -168,7 +170,13 @@ class Rank:
             self._end_with(error)
         self.clock = max(self.clock, self.owed)
         if self.state is not State.ABANDONED:
+            self._leaving = True
             self.scheduler.hand_back()
+
+    def join(self) -> None:
+        """A rank that has ended leaves no thread behind; one that was abandoned does, and is not waited for."""
+        if self._leaving:
+            self.thread.join()
 
     def _end_with(self, error: BaseException) -> None:
         if self.asked_to_end:
