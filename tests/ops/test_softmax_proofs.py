@@ -10,7 +10,7 @@ import torch
 
 from samebits.contracts.enumeration import Chunk, enumerated, predicate_of
 from samebits.contracts.proof import Proof
-from samebits.ops.softmax import proofs
+from samebits.ops.softmax import arrangement_proofs, order_proofs, proofs
 from samebits.ops.softmax.check import SPECS
 
 
@@ -23,9 +23,9 @@ from samebits.ops.softmax.check import SPECS
         proofs.every_exact_shift,
         lambda: proofs.every_constant_row(40),
         lambda: proofs.every_refusal(3),
-        lambda: proofs.every_arrangement(12),
-        lambda: proofs.every_arrangement_of_logarithms(12),
-        lambda: proofs.every_tree(270, 20),
+        lambda: arrangement_proofs.every_arrangement(12),
+        lambda: arrangement_proofs.every_arrangement_of_logarithms(12),
+        lambda: order_proofs.every_tree(270, 20),
     ],
 )
 def test_a_part_of_every_proof(proof: Callable[[], Proof]) -> None:

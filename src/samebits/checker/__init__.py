@@ -122,7 +122,7 @@ def find_component(target: object, home: Home = OPERATORS) -> Component | None:
     if isinstance(target, Component):
         return target
     if isinstance(target, Contract):
-        return next((room for room in known.values() if room.folder == target.path.parent), None) or _unknown(
+        return next((each for each in known.values() if each.folder == target.path.parent), None) or _unknown(
             str(target.path), known
         )
     if isinstance(target, str):

@@ -135,7 +135,7 @@ def by_pairs(n: int, span: Callable[[int, int], int]) -> Order:
     are taken from both ends in turn, so that neither a left nor a right fold costs a quadratic number of probes."""
     groups: list[tuple[list[int], int, bool]] = [(list(range(n)), n, False)]
     spines: list[tuple[int, list[tuple[int, int]]]] = []
-    for members, operator, from_end in groups:  # grows while it runs: groups of groups
+    for members, above, from_end in groups:  # grows while it runs: groups of groups
         pivot = members[-1] if from_end else members[0]
         buckets: dict[int, list[int]] = {}
         for other in members:
@@ -145,7 +145,7 @@ def by_pairs(n: int, span: Callable[[int, int], int]) -> Order:
         for size in sorted(buckets):
             count += len(buckets[size])
             # The last bucket may hang on the node above, which is then one node of many kids.
-            if size != count and not (size == operator and count == len(members)):
+            if size != count and not (size == above and count == len(members)):
                 raise CannotJudgeError(f"leaf {pivot}: meets {count - 1} leaves over nodes of at most {size}")
             spine.append((size, len(groups)))
             groups.append((buckets[size], size, not from_end))

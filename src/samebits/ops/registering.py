@@ -21,6 +21,9 @@ Around = Callable[[str, Callable[..., Any], tuple[Any, ...], Flops | None], Any]
 _PLAIN = (Tensor, nn.Parameter)
 _library: Any = torch.library.Library("samebits", "FRAGMENT")  # type: ignore[no-untyped-call]
 _runs: dict[str, Callable[..., Any]] = {}
+_observables: dict[str, Callable[..., Any]] = {}
+_called = _runs
+"""What `call` calls: the implementations themselves while nobody observes."""
 _cuts: dict[str, Cuts] = {}
 _around: Around | None = None
 
@@ -41,9 +44,9 @@ def register(
     takes, for a profile."""
     name = schema.split("(")[0]
     _library.define(schema)
-    _runs[name] = observable = _observable(name, run, flops)
+    _runs[name], _observables[name] = run, _observable(name, run, flops)
     for device in ("CPU", "CUDA"):
-        _library.impl(name, observable, device)
+        _library.impl(name, _observables[name], device)
     torch.library.register_fake(f"samebits::{name}", fake)
     if backward is not None:
         torch.library.register_autograd(f"samebits::{name}", backward, setup_context=setup_context)
@@ -58,8 +61,8 @@ def registered_cuts() -> Mapping[str, Cuts]:
 
 def observe(around: Around | None) -> None:
     """From now on every call of an operator goes through `around`; None: no longer."""
-    global _around
-    _around = around
+    global _around, _called
+    _around, _called = around, _runs if around is None else _observables
 
 
 def _observable(name: str, run: Callable[..., Any], flops: Flops | None) -> Callable[..., Any]:
@@ -76,7 +79,7 @@ def call(name: str, *arguments: Any) -> Any:
     Not for operators that write into an argument: torch counts those writes on the way."""
     if torch.compiler.is_compiling() or _listened_to(arguments):
         return getattr(torch.ops.samebits, name)(*arguments)
-    return _runs[name](*arguments)
+    return _called[name](*arguments)
 
 
 def _listened_to(arguments: tuple[Any, ...]) -> bool:

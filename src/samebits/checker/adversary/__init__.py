@@ -4,7 +4,7 @@ examining.py   one function from its name to a report
 origins.py, processes.py   where it comes from, and the processes it runs in
 stranger_process.py, serving.py, calling.py, watching.py   the other side, which judges nothing
 likeness.py, probing.py    which operator it is like, and what it takes
-search.py      a fixed core, sweeps, sizes that its code names, draws
+search.py, attempts.py   a fixed core, sweeps, sizes that its code names, draws; one call of them
 trial.py, pool.py, layouts.py, situations.py, sizes.py   what a call can be
 bench.py, ledger.py        calls made, and their bits compared as raw bytes
 nearness.py, one_order.py  exact values; orders

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from samebits.checker.adversary.attempts import FoundError
 from samebits.checker.adversary.coverage import TITLES
 from samebits.checker.adversary.ledger import Difference
 from samebits.checker.adversary.likeness import candidates
@@ -16,7 +17,7 @@ from samebits.checker.adversary.one_order import judge_order
 from samebits.checker.adversary.origins import Origin
 from samebits.checker.adversary.probing import Probed, probe
 from samebits.checker.adversary.processes import Stranger
-from samebits.checker.adversary.search import FoundError, Search, named_sizes
+from samebits.checker.adversary.search import Search, named_sizes
 from samebits.checker.adversary.shrinking import Shrinker
 from samebits.checker.adversary.situations import PROMISES, Ways, ways_of
 from samebits.checker.adversary.trial import Trial, parse_trial

@@ -5,51 +5,39 @@ first difference."""
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from samebits.checker.adversary.bench import Answer, Bench, RaisedError
-from samebits.checker.adversary.coverage import Coverage
-from samebits.checker.adversary.ledger import Difference, Ledger
-from samebits.checker.adversary.nearness import judge_nearness, judge_specials
+from samebits.checker.adversary.attempts import Attempts, FoundError
+from samebits.checker.adversary.bench import RaisedError
+from samebits.checker.adversary.ledger import Difference
 from samebits.checker.adversary.pool import SHARED
 from samebits.checker.adversary.processes import Stranger
-from samebits.checker.adversary.situations import Ways, core, drawn
+from samebits.checker.adversary.situations import core, drawn
 from samebits.checker.adversary.sizes import LONG_ROWS, MOST_ROWS, axes_of, drawn_rows, drawn_tail, legal, near, swept
 from samebits.checker.adversary.trial import Trial
 
-POOL_ROWS = 26
 # Shares of the time that the parts may take at most; what is left goes to draws.
 CORE_SHARE, SWEEP_SHARE, NAMED_SHARE = 0.35, 0.3, 0.2
 CALLS_A_PROBLEM = 9
 WATCHED = 6
 """One call in so many is watched."""
-MOST_ELEMENTS = 1 << 18
 LONG, SHORT = 256, 3
-FEW_ROWS = (1, 5, 70)
-"""Tried on every problem beside all rows of its pool: few rows against many is where kernels part."""
 
 
-class FoundError(Exception):
-    """The search is over: two calls disagree, or a result is too far from exact."""
+# fmt: off
+_LARGE = (
+    192, 255, 256, 257, 300, 384, 511, 512, 513, 576, 640, 777, 1000, 1023, 1024, 1025,
+    1536, 2047, 2048, 2049, 2500, 3000, 3001, 3072, 4095, 4096, 4097, 5000, 6144, 7000, 8192, 8199,
+)
+# fmt: on
 
-    def __init__(self, difference: Difference, promise: str = "") -> None:
-        super().__init__(difference.words)
-        self.difference, self.promise = difference, promise
 
+@dataclass(slots=True, kw_only=True)
+class Search(Attempts):
+    """One function from its first call to the end of the time."""
 
-@dataclass(slots=True)
-class Search:
-    """One function, what may be varied, and until when."""
-
-    bench: Bench
-    ways: Ways
     formats: Sequence[str]
-    seconds: float
-    seed: int
-    numbers: Mapping[str, float]
     named: Sequence[int] = ()
     """Sizes to try because the function's code names numbers like them."""
     fixed: tuple[int, ...] | None = None
@@ -58,33 +46,10 @@ class Search:
     elsewhere: Stranger | None = None
     """The same function in a process with another hash seed."""
     tell: Callable[[str], None] = lambda _: None
-    coverage: Coverage = field(default_factory=Coverage)
-    ledger: Ledger = field(init=False)
-    source: random.Random = field(init=False)
-    started: float = field(init=False)
-    share: float = 0.0
-    nearness: int = 0
-    """Problems compared with exact values."""
-    seen: set[str] = field(default_factory=set)
-    """Operators that watched calls dispatched, as digests."""
-    new: list[Trial] = field(default_factory=list)
-    """Calls that did something new, to be looked at closely."""
-
-    def __post_init__(self) -> None:
-        self.ledger = Ledger(self.bench.form.spec.row_arguments, across="batch" in self.ways.promises)
-        self.source, self.started = random.Random(self.seed), time.monotonic()
 
     @property
     def letters(self) -> str:
         return self.bench.form.spec.shape_axes
-
-    def left(self, share: float = 1.0) -> bool:
-        """Whether time is left of a share of the whole."""
-        return self.spent() < share
-
-    def spent(self) -> float:
-        """The share of the time that has gone by."""
-        return (time.monotonic() - self.started) / self.seconds
 
     def run(self) -> None:
         """Everything in turn; a FoundError ends it."""
@@ -111,112 +76,11 @@ class Search:
         answer, _ = self.bench.worker.ask({"do": "missed"}, {}, 10.0)
         self.coverage.missed = tuple(answer["missed"])
 
-    # one problem, one call
-
-    def open(self, problem: Trial) -> bool:
-        """The plain call on all rows of a problem. False where the function takes no such sizes, whatever the rows."""
-        whole = replace(problem, sizes=(self._pool_rows(problem), *problem.sizes[1:]))
-        if not self.affordable(whole):
-            return False
-        try:
-            self._compare(whole, self.bench.call(whole))
-        except RaisedError as error:
-            self._refused(whole, error)
-            return False
-        if "accuracy" in self.ways.promises:
-            self._near(problem)
-        if "batch" in self.ways.promises:
-            for count in FEW_ROWS:
-                pick = f"s{self.source.randrange(1, 1000)}"
-                self.attempt(replace(problem, sizes=(count, *problem.sizes[1:]), pick=pick))
-        return True
-
-    def _refused(self, trial: Trial, error: RaisedError) -> None:
-        """A limit on sizes is no fault; one that depends on the rows is."""
-        for count in (1, 16, 64):
-            try:
-                self.bench.call(replace(trial, sizes=(count, *trial.sizes[1:]), pick="=0"))
-            except RaisedError:
-                continue
-            raise FoundError(
-                Difference(trial=trial, words=f"{error}, and not for {count} rows", raised=True)
-            ) from error
-        if "returned" in str(error) and not self.coverage.refused:
-            raise FoundError(Difference(trial=trial, words=str(error), raised=True)) from error
-        self.coverage.refused.append(f"{'x'.join(map(str, trial.sizes))} {trial.format}: {error}")
-
-    def _near(self, problem: Trial) -> None:
-        try:
-            near_enough = judge_nearness(self.bench, problem, self.numbers)
-            difference = near_enough.difference or judge_specials(self.bench, problem)
-        except RaisedError as error:
-            trial = replace(problem, requires=self.ways.with_gradient)
-            raise FoundError(Difference(trial=trial, words=str(error), raised=True)) from error
-        self.share, self.nearness = max(self.share, near_enough.share), self.nearness + 1
-        if difference is not None:
-            raise FoundError(difference, "accuracy")
-
-    def attempt(self, trial: Trial, *, watch: bool = False) -> None:
-        """One call, compared with all that is known of its rows."""
-        if not self.affordable(trial):
-            return
-        calls = [trial]
-        if trial.pick.startswith("n") and self.bench.gradients_of(trial):
-            # What the sums over these very rows are compared with.
-            calls.insert(0, replace(trial.plain(), requires=self.ways.with_gradient))
-        for each in calls:
-            try:
-                answer = self.bench.call(each, watch=watch)
-            except RaisedError as error:
-                raise FoundError(Difference(trial=each, words=str(error), raised=True)) from error
-            self._compare(each, answer)
-        if watch:
-            self._watched(trial, answer)
-
-    def _compare(self, trial: Trial, answer: Answer) -> None:
-        self.coverage.count(trial)
-        difference = self.ledger.compare(trial, answer, self.bench.pool(trial).kinds)
-        if difference is not None:
-            raise FoundError(difference)
-
-    def _watched(self, trial: Trial, answer: Answer) -> None:
-        """Other operators than any call before, or lines never reached: a place to look at closely."""
-        more = bool(answer.lines) and answer.lines[0] > (self.coverage.lines[0] if self.coverage.lines else 0)
-        if more or answer.fingerprint not in self.seen:
-            self.new.append(trial)
-        self.seen.add(answer.fingerprint)
-        self.coverage.lines = answer.lines
-
-    def _closely(self, trial: Trial) -> None:
-        """Calls around one that did something new: fewer and more rows, and every kind of call on its data."""
-        base = replace(
-            trial.plain(), requires=(), history="", sizes=(self._pool_rows(trial), *trial.sizes[1:]), pick="0"
-        )
-        if not self.open(base):
-            return
-        if "batch" in self.ways.promises:
-            for count in {max(1, trial.count + step) for step in (-2, -1, 0, 1, 2)} | {max(1, trial.count // 2)}:
-                self.attempt(replace(trial, sizes=(count, *trial.sizes[1:])))
-        for _ in range(CALLS_A_PROBLEM):
-            self.attempt(drawn(self.source, base, self.ways, lambda: self._rows(base)))
-
-    def affordable(self, trial: Trial) -> bool:
-        """A call may take a fortieth of the whole time, and its data no longer to make."""
-        calls = 2 if trial.history else 1
-        if self.bench.elements(trial.sizes) > MOST_ELEMENTS:
-            return False
-        return self.bench.cost.expected(trial.sizes) * calls <= max(self.seconds / 40, 0.02)
-
-    def _pool_rows(self, problem: Trial) -> int:
-        return len(self.bench.pool(problem).kinds)
-
-    # the parts
-
     def _base(self, tail: tuple[int, ...], **changed: object) -> Trial:
         """A problem's plain call, on as many rows as its pool has, or as were asked for."""
         sizes = legal(self.letters, (1, *tail))
         trial = Trial(sizes=sizes, rows=self.rows_kind, **changed)  # type: ignore[arg-type]
-        count = self._pool_rows(trial)
+        count = self.pool_rows(trial)
         if self.fixed is not None:
             count = self.fixed[0]
         return replace(trial, sizes=(count, *sizes[1:]))
@@ -289,6 +153,19 @@ class Search:
                     break
                 self._around(self._with(place, size), calls=2)
 
+    def _closely(self, trial: Trial) -> None:
+        """Calls around one that did something new: fewer and more rows, and every kind of call on its data."""
+        base = replace(
+            trial.plain(), requires=(), history="", sizes=(self.pool_rows(trial), *trial.sizes[1:]), pick="0"
+        )
+        if not self.open(base):
+            return
+        if "batch" in self.ways.promises:
+            for count in {max(1, trial.count + step) for step in (-2, -1, 0, 1, 2)} | {max(1, trial.count // 2)}:
+                self.attempt(replace(trial, sizes=(count, *trial.sizes[1:])))
+        for _ in range(CALLS_A_PROBLEM):
+            self.attempt(drawn(self.source, base, self.ways, lambda: self._rows(base)))
+
     def _around(self, tail: tuple[int, ...], calls: int, rows: Sequence[int] = ()) -> None:
         """A problem of these sizes, a few calls on it."""
         format = self.source.choice(self.formats) if self.source.random() < 0.3 else self.formats[0]
@@ -357,42 +234,6 @@ class Search:
             while not self.affordable(trial) and trial.count > 1:
                 trial = replace(trial, sizes=(trial.count // 2, *trial.sizes[1:]))
             self.attempt(trial, watch=not (number + place) % WATCHED)
-
-
-_LARGE = (
-    192,
-    255,
-    256,
-    257,
-    300,
-    384,
-    511,
-    512,
-    513,
-    576,
-    640,
-    777,
-    1000,
-    1023,
-    1024,
-    1025,
-    1536,
-    2047,
-    2048,
-    2049,
-    2500,
-    3000,
-    3001,
-    3072,
-    4095,
-    4096,
-    4097,
-    5000,
-    6144,
-    7000,
-    8192,
-    8199,
-)
 
 
 def _up(size: int) -> int:

@@ -114,13 +114,13 @@ class Cache(ABC):
     def _check(self) -> None:
         """That no kernel can be sent outside the storage: all of it may have been set since the cache was made."""
         _check_storage(self.k, self.v)
-        operators = self.capacity
-        check_equal("attention", "the number of lengths", len(self.lengths), "that of sequences", len(operators))
-        for n, (length, operator) in enumerate(zip(self.lengths, operators, strict=True)):
-            if type(length) is not int or not 0 <= length <= operator:
+        capacities = self.capacity
+        check_equal("attention", "the number of lengths", len(self.lengths), "that of sequences", len(capacities))
+        for n, (length, capacity) in enumerate(zip(self.lengths, capacities, strict=True)):
+            if type(length) is not int or not 0 <= length <= capacity:
                 wrong = ValueError if type(length) in (int, float) else TypeError
                 raise wrong(
-                    f"attention: lengths[{n}] is {length!r:.60}; allowed: 0 to {operator}, the capacity of the cache"
+                    f"attention: lengths[{n}] is {length!r:.60}; allowed: 0 to {capacity}, the capacity of the cache"
                 )
 
     @abstractmethod

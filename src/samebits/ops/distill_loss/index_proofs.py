@@ -22,9 +22,7 @@ def statistics_in_bounds() -> Claim:
         alone = z.implies(place == other_place, (kind == other) & (row == other_row))
         return (place >= 0) & (place < STATISTICS * M.to(64)) & alone & z.fits()
 
-    return Claim(
-        name="statistics in bounds", state=state, fault="one kind more than there is room for", truncating=True
-    )
+    return Claim(name="statistics in bounds", state=state, fault="one kind more than the buffer holds", truncating=True)
 
 
 def target_in_bounds() -> Claim:

@@ -124,12 +124,12 @@ def softmaxes_flatten(call: Call, tolerance: Tolerance) -> str:
         for words, share in _softmaxes(call, temperature):
             z = _ordinary(call.arguments[words]).double().cpu()
             kept = call.arguments["targets"].cpu() != IGNORE_INDEX
-            operator = torch.expm1((z.amax(-1) - z.amin(-1)) / temperature) / z.shape[1]
+            allowed = torch.expm1((z.amax(-1) - z.amin(-1)) / temperature) / z.shape[1]
             slack = _slack(call, z.shape[1])
             spread = share.amax(-1) - share.amin(-1)
-            beyond = kept & ~(spread <= operator * (1 + slack) + slack)
+            beyond = kept & ~(spread <= allowed * (1 + slack) + slack)
             if beyond.any():
-                at = f"spread {float(spread[beyond][0]):.3g}, allowed {float(operator[beyond][0]):.3g}"
+                at = f"spread {float(spread[beyond][0]):.3g}, allowed {float(allowed[beyond][0]):.3g}"
                 return f"T = {temperature}, softmax of {words}: {at}"
             if not bool((share[kept].sum(-1).abs() <= slack * z.shape[1]).all()):
                 return f"T = {temperature}: a row of q - p does not sum to 0"
