@@ -18,7 +18,7 @@ from samebits.contracts.receipts import FALSE, Receipt, compared
 from samebits.contracts.store import Store, folder_digest
 from samebits.records.shipped import checkout, shipped
 
-SECONDS = 30.0
+SECONDS = 10.0
 
 
 def seed() -> str:

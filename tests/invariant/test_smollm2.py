@@ -13,8 +13,10 @@ import torch
 from tests.invariant.conftest import in_parts, padded
 from torch import Tensor, nn
 
-from samebits.checker.model_loading import find_model, load_model
+from samebits.checker.model_loading import load_model
 from samebits.invariant import invariant_mode
+from samebits.model.huggingface import save_folder
+from samebits.model.loading import Loaded, load
 from samebits.numerics.bits import same_bits
 
 TOKENS = 11
@@ -22,19 +24,25 @@ SOURCES = (textwrap, this)
 
 
 @pytest.fixture(scope="module")
-def smollm2() -> nn.Module:
-    return load_model("smollm2")
+def loaded() -> Loaded:
+    """By samebits' own reader, whose weights tests/model/test_loading.py compares with transformers': six times as fast
+    as theirs."""
+    return load("smollm2")
 
 
 @pytest.fixture(scope="module")
-def texts() -> list[Tensor]:
-    """Sixteen pieces of real text, of ragged lengths, as token ids."""
-    from transformers import AutoTokenizer
+def smollm2(loaded: Loaded, tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
+    folder = tmp_path_factory.mktemp("models") / "smollm2"
+    save_folder(loaded.model, folder)
+    return load_model(str(folder))
 
-    path = find_model("smollm2")
-    tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+
+@pytest.fixture(scope="module")
+def texts(loaded: Loaded) -> list[Tensor]:
+    """Sixteen pieces of real text, of ragged lengths, as token ids."""
+    assert loaded.tokenizer is not None
     text = "\n".join(Path(str(module.__file__)).read_text() for module in SOURCES)
-    ids = torch.tensor(tokenizer(text[:6000]).input_ids)
+    ids = torch.tensor(loaded.tokenizer.encode(text[:6000]))
     return [ids[row * TOKENS : row * TOKENS + TOKENS - row % 5] for row in range(16)]
 
 

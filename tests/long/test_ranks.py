@@ -18,4 +18,4 @@ def test_one_checkpoint(tensor: int, data: int, micro_batch: int, tmp_path: Path
 
 
 def test_twenty_deaths(tmp_path: Path) -> None:
-    assert killed_and_resumed(tmp_path, 20) == {alone(*LONGER)}
+    assert killed_and_resumed(tmp_path, 20, 8) == {alone(*LONGER)}

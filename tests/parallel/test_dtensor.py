@@ -221,7 +221,7 @@ def every_placement(world: World) -> tuple[int, list[str]]:
     return tried, wrong
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_every_placement_keeps_the_bits(size: int) -> None:
     """op(DTensors cut anyhow) == op(plain), outputs and gradients, for every operator with a rule."""
     for tried, wrong in on_ranks(size, every_placement):

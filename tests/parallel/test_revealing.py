@@ -109,7 +109,9 @@ def judged(world: World) -> dict[tuple[str, int], Any]:
     return found
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize(
+    "size", [2, 3, 4, pytest.param(5, marks=pytest.mark.long), pytest.param(8, marks=pytest.mark.long)]
+)
 def test_the_order_is_the_declared_one(size: int) -> None:
     """reveal(collective, ranks) == declared order, at every position and length, and it replays whole messages."""
     for found in on_ranks(size, judged):

@@ -23,6 +23,8 @@ from samebits.sim.trees import tree
 
 LARGE_AT = 3
 
+TRAINED = [pytest.param(ranks, marks=pytest.mark.long if ranks == 8 else ()) for ranks in own_trainer.GRIDS]
+
 
 def everything(ranks: int) -> dict[str, Any]:
     found: dict[str, Any] = {"collectives": all_collectives(with_large=ranks == LARGE_AT)}
@@ -53,14 +55,14 @@ def on_sim(ranks: int) -> list[dict[str, Any]]:
     return execute(on_sim_rank, ranks, (ranks,)).results
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, pytest.param(8, marks=pytest.mark.long)])
 def test_every_collective_has_gloos_bits(ranks: int) -> None:
     """Sums in four formats and seven sizes, other operators, NaN and signed zeros; what only moves; messages."""
     for rank, (gloo, sim) in enumerate(zip(on_gloo(ranks), on_sim(ranks), strict=True)):
         assert sim["collectives"] == gloo["collectives"], f"rank {rank}"
 
 
-@pytest.mark.parametrize("ranks", own_trainer.GRIDS)
+@pytest.mark.parametrize("ranks", TRAINED)
 def test_R51_three_steps_of_ddp_fsdp_and_dtensor_have_gloos_bits(ranks: int) -> None:
     """sha256 of every parameter after three steps of DDP (with dropout too), FSDP2 and DTensor TP, unmodified."""
     for gloo, sim in zip(on_gloo(ranks), on_sim(ranks), strict=True):
@@ -68,7 +70,7 @@ def test_R51_three_steps_of_ddp_fsdp_and_dtensor_have_gloos_bits(ranks: int) -> 
     assert len(on_gloo(ranks)[0]["programs"]) == 4
 
 
-@pytest.mark.parametrize("ranks", own_trainer.GRIDS)
+@pytest.mark.parametrize("ranks", TRAINED)
 def test_three_steps_of_our_trainer_have_gloos_bits(ranks: int) -> None:
     """Tensor x data parallel; the first rank's digest, of all weights, is the same for every number of ranks."""
     tensor = own_trainer.GRIDS[ranks][0]

@@ -21,8 +21,6 @@ from samebits.train import checkpoint, events
 from samebits.train.running import run
 
 GRIDS = [(1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (1, 8), (8, 1), (2, 4)]
-# Eight ranks of one kind take half a minute on two cores: they are in tests/long.
-QUICK_GRIDS = [(tensor, data) for tensor, data in GRIDS if 8 not in (tensor, data)]
 
 
 @cache
@@ -32,7 +30,11 @@ def alone(*settings: str) -> str:
         return run(configuration(2, *settings), Path(folder)).digest
 
 
-@pytest.mark.parametrize(("tensor", "data"), QUICK_GRIDS)
+# Eight ranks take up to half a minute on two cores.
+@pytest.mark.parametrize(
+    ("tensor", "data"),
+    [pytest.param(*grid, marks=pytest.mark.long if grid[0] * grid[1] == 8 else ()) for grid in GRIDS],
+)
 def test_every_grid_gives_one_checkpoint(tensor: int, data: int, tmp_path: Path) -> None:
     """(tensor, data) ranks; the weights of all ranks compared after each update; `tests/long` has 20 updates of all."""
     found = on_ranks(tensor * data, trained, str(tmp_path), tensor, 2)
@@ -62,7 +64,7 @@ def test_padded_rows_of_short_documents_on_ranks(tmp_path: Path) -> None:
 
 QWEN = (
     "model.overrides={vocab_size: 700, use_qk_norm: true, tie_word_embeddings: false, intermediate_size: 200}",
-    "training.max_steps=10",
+    "training.max_steps=4",
     "optimizer.warmup_steps=1",
 )
 
@@ -84,8 +86,9 @@ def test_lanes_decide_bits() -> None:
     assert alone("training.lanes=2") != alone()
 
 
-def killed_and_resumed(folder: Path, deaths: int) -> set[str]:
-    """Digests of the end after deaths by SIGKILL, each on the next grid, at a random moment of a random step."""
+def killed_and_resumed(folder: Path, deaths: int, ranks: int) -> set[str]:
+    """Digests of the end after deaths by SIGKILL, each on the next grid, at a random moment of a random step; the last
+    part is on so many ranks."""
     chance = random.Random(6)
     grids = [(1, 2), (2, 1), (1, 4), (2, 2), (1, 1)]
     steps = 0
@@ -97,14 +100,15 @@ def killed_and_resumed(folder: Path, deaths: int) -> set[str]:
         kept = checkpoint.committed(folder)
         assert kept == sorted(kept) and (kept or [0])[-1] >= steps, "a death cost a checkpoint"
         steps = (kept or [0])[-1]
-    return {summary.digest for summary in on_ranks(8, trained, str(folder), 2, 2, LONGER, True)}
+    return {summary.digest for summary in on_ranks(ranks, trained, str(folder), 2, 2, LONGER, True)}
 
 
 def test_killed_anywhere_and_resumed_on_another_grid(tmp_path: Path) -> None:
-    """On every grid once; the long tests go through them four times."""
-    assert killed_and_resumed(tmp_path, 5) == {alone(*LONGER)}
+    """On two grids; the long tests go through all five of them, four times."""
+    assert killed_and_resumed(tmp_path, 2, 4) == {alone(*LONGER)}
 
 
+@pytest.mark.long
 def test_a_cut_wire_leaves_whole_checkpoints(tmp_path: Path) -> None:
     """Two ranks on two machines, so to speak, and the wire between them is cut in the middle of a run."""
     settings = ("training.max_steps=30", "training.save_steps=2")
