@@ -75,7 +75,7 @@ def spans_of_a_step(training: Trainer) -> dict[str, int]:
 
 def a_kernel_off() -> float:
     """Seconds, while nobody records: an operator as it is registered against its implementation alone."""
-    observable = registering._runs["gemm"]
+    observable = registering._observables["gemm"]
     alone, a, b = observable.__wrapped__, torch.ones(0, 4), torch.ones(4, 0)  # type: ignore[attr-defined]
 
     def calls(function: Callable[..., Any]) -> float:
