@@ -39,12 +39,7 @@ def flat(found: lanes.Backward) -> Tensor:
 
 
 def accumulated(
-    text: Tensor,
-    counts: Tensor,
-    weights: Tensor,
-    micro: Tensor,
-    *,
-    losses: lanes.Losses = lanes.minus_logprobs,
+    text: Tensor, counts: Tensor, weights: Tensor, micro: Tensor, *, losses: lanes.Losses = lanes.minus_logprobs
 ) -> Tensor:
     """Gradients and loss of all rows in passes of `micro` of them; `losses` is where faults are planted."""
     cut = cut_of(len(text), int(micro))
