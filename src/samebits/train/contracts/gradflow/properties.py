@@ -10,6 +10,10 @@ from samebits.contracts.predicates import difference
 from samebits.model.contracts.small_model import cut
 from samebits.ops.rmsnorm.check import SPECS
 from samebits.ops.rounding import FLOAT32_ROUNDOFF
+from samebits.train.contracts.gradflow.reference import effect64
+
+THERE_AND_BACK = 2
+"""The pass back has the sums of the pass there, of the same lengths: as much again is allowed for it."""
 
 
 def reaches_every_tensor(call: Call, tolerance: Tolerance) -> str:
@@ -23,11 +27,12 @@ def reaches_every_tensor(call: Call, tolerance: Tolerance) -> str:
 
 
 def matches_float64(call: Call, tolerance: Tolerance) -> str:
-    """Each tensor's gradient against float64, relative to the tensor's largest."""
-    expected = cut(call.reference(*call.arguments.values()))
+    """Each tensor's gradient against float64, within what rounding does to the tensor on the way there and back."""
+    exact = call.reference(*call.arguments.values())
+    effects, expected = cut(effect64(call.arguments, exact)), cut(exact)
     for name, gradient in cut(call.output).items():
-        exact = expected[name]
-        wrong = difference(gradient, exact, tolerance, allowed=exact.abs().amax(), words=f"gradient of {name}")
+        allowed = THERE_AND_BACK * effects[name].amax()
+        wrong = difference(gradient, expected[name], tolerance, allowed=allowed, words=f"gradient of {name}")
         if wrong:
             return wrong
     return ""
