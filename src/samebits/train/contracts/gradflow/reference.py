@@ -11,7 +11,7 @@ from samebits.model.contracts.model_forward.reference import EXACT, logits64, no
 from samebits.model.contracts.small_model import cut, joined
 
 
-def gradients64(ids: Tensor, targets: Tensor, upstream: Tensor, weights: Tensor, rounding: Exact = EXACT) -> Tensor:
+def gradients64(ids: Tensor, targets: Tensor, upstream: Tensor, weights: Tensor, *, rounding: Exact = EXACT) -> Tensor:
     """The gradient of every weight, end to end."""
     with torch.enable_grad():
         leaves = {name: each.detach().clone().requires_grad_() for name, each in cut(weights.double()).items()}
