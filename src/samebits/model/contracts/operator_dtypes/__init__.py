@@ -5,6 +5,7 @@ own in `public.py`, and what is in neither is an error."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ COLUMNS: Final = (
     "computed with another result than declared",
     "computed, and not declared",
     "raised what is no refusal",
-    "refused without naming the dtype and what is allowed in one line",
+    "refused without naming the dtype and what is really allowed in one line",
 )
 REFUSED, OTHER_RESULT, TAKEN, CRASHED, UNCLEAR = range(len(COLUMNS))
 
@@ -64,6 +65,8 @@ class Trial:
     given: Given
     dtype: torch.dtype
     declared: tuple[torch.dtype, ...] | None
+    floats: tuple[torch.dtype, ...]
+    """The floating dtypes that a refusal may name as allowed."""
 
     def fault(self, function: Callable[..., Any]) -> int | None:
         """The column of what is wrong, or None."""
@@ -72,15 +75,19 @@ class Trial:
         except (ValueError, TypeError) as error:
             if self.declared is not None:
                 return REFUSED
-            words = str(error)
-            clear = short(self.dtype) in words and "\n" not in words and ("allowed" in words or "must agree" in words)
-            return None if clear else UNCLEAR
+            return None if self._is_clear(str(error)) else UNCLEAR
         except Exception:  # whatever else a function raises is a crash, and a finding
             return CRASHED
         if self.declared is None:
             return TAKEN
         results = found if isinstance(found, tuple) else (found,)
         return None if tuple(each.dtype for each in results) == self.declared else OTHER_RESULT
+
+    def _is_clear(self, words: str) -> bool:
+        """One line with the dtype and what is allowed, of which all is really taken."""
+        named = set(re.findall(r"\bb?float\w+", words.partition("allowed")[2]))
+        one_line = short(self.dtype) in words and "\n" not in words and ("allowed" in words or "must agree" in words)
+        return one_line and named <= {short(each) for each in self.floats}
 
 
 def _is_tensors(value: Any) -> bool:
@@ -93,7 +100,8 @@ def together(name: str, made: Callable[[], Given]) -> Iterator[Trial]:
         moved = {
             key: as_dtype(value, dtype) for key, value in made().items() if _is_tensors(value) and _moves(key, value)
         }
-        yield Trial({**made(), **moved}, dtype, results64(name, dtype) if dtype in floats64(name) else None)
+        declared = results64(name, dtype) if dtype in floats64(name) else None
+        yield Trial({**made(), **moved}, dtype, declared, floats64(name))
 
 
 def one_alone(name: str, made: Callable[[], Given]) -> Iterator[Trial]:
@@ -104,9 +112,8 @@ def one_alone(name: str, made: Callable[[], Given]) -> Iterator[Trial]:
         for dtype in every_dtype():
             declared = taken64(name, key, dtype, whole=not _first(value).is_floating_point(), alone=moving == [key])
             of_results = dtype if moving == [key] else torch.float32
-            yield Trial(
-                {**made(), key: as_dtype(made()[key], dtype)}, dtype, results64(name, of_results) if declared else None
-            )
+            given = {**made(), key: as_dtype(made()[key], dtype)}
+            yield Trial(given, dtype, results64(name, of_results) if declared else None, floats64(name))
 
 
 def _first(value: Any) -> Tensor:

@@ -57,6 +57,18 @@ def _curt(function: Operator) -> Operator:
     return call
 
 
+def _promising(function: Operator) -> Operator:
+    """A refusal names one dtype more than are taken."""
+
+    def call(**given: Any) -> Any:
+        try:
+            return function(**given)
+        except ValueError as error:
+            raise ValueError(str(error).replace("allowed: float32", "allowed: float8_e4m3fn, float32")) from error
+
+    return call
+
+
 def casts_silently(seed: Tensor) -> Tensor:
     """float64 is taken and computed in float32."""
     return in_every_dtype(seed, wrap=_casting)
@@ -75,6 +87,11 @@ def crashes(seed: Tensor) -> Tensor:
 def says_little(seed: Tensor) -> Tensor:
     """A refusal that leaves the caller guessing."""
     return in_every_dtype(seed, wrap=_curt)
+
+
+def promises_too_much(seed: Tensor) -> Tensor:
+    """A refusal that sends the caller to a dtype that is refused too."""
+    return in_every_dtype(seed, wrap=_promising)
 
 
 def mixes_silently(seed: Tensor) -> Tensor:
