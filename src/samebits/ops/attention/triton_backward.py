@@ -88,15 +88,14 @@ def backward(
         length: int,
         axis: str,
         outputs: tuple[Tensor, ...],
-        described: tuple[Any, ...] | None,
+        described: tuple[Described | None, ...],
     ) -> None:
         """The kernel over tiles of an axis ("queries" or "keys"); once more, with care, where it was not finite."""
         first_tile = getattr(launch, axis)
         first_tiles = triton.cdiv(length, first_tile)
         wrong = torch.empty(sequences.count * lines * first_tiles, dtype=torch.int32, device=q.device)
-        addressed = (None,) * (2 if kernel is attention_dq else 3)
         for careful, numbers in ((False, launch), (True, CAREFUL_LAUNCH)):
-            given = addressed if careful or described is None else described
+            given = (None,) * len(described) if careful else described
             tiles = triton.cdiv(length, getattr(numbers, axis))
             rest = (*table, *strides, pitch, heads, tiles, first_tile, first_tiles, rule.window, *factors)
             run(
@@ -109,7 +108,7 @@ def backward(
                 QUERIES=numbers.queries,
                 KEYS=numbers.keys,
                 **flags,
-                DESCRIBED=given is not addressed,
+                DESCRIBED=given[0] is not None,
                 CAREFUL=careful,
                 **precision,
             )
@@ -129,10 +128,11 @@ def backward(
             ALIGNED=aligned(out, do),
         )
         first = dq_launch or forced_launch or choose(q, DQ_LAUNCH)
-        keys = (describe(k, first.keys), describe(v, first.keys)) if first.described and describable(k, v) else None
+        by_tiles = first.described and describable(k, v)
+        keys = (describe(k, first.keys), describe(v, first.keys)) if by_tiles else (None, None)
         launch(attention_dq, first, heads, sequences.longest_query, "queries", (dq,), keys)
         second = dk_dv_launch or forced_launch or choose(q, DK_DV_LAUNCH)
-        queries = None
+        queries: tuple[Described | None, ...] = (None, None, None)
         if second.described and describable(q, do):
             lines = Described(statistics, [len(statistics), pitch], [pitch, 1], [1, second.queries])
             queries = (describe(q, second.queries), describe(do, second.queries), lines)

@@ -18,7 +18,7 @@ from samebits.ops._triton.launch import run
 from samebits.ops.logprob.reference import BLOCK
 from samebits.ops.logprob.triton_logits import logprob_addressed, logprob_described
 from samebits.ops.logprob.triton_statistics import logprob_known, merge_blocks
-from samebits.ops.matmul.triton_kernel import contiguous_axis, describe, described_layout, multiprocessors
+from samebits.ops.matmul.triton_kernel import contiguous_axis, describe, described_layout, programs_for
 
 # M rows, V the vocabulary or a chunk of it, K the chain.
 
@@ -168,8 +168,7 @@ def launch_tiles(
         raise ValueError(f"selected_logprob: {launch} takes 16-bit operands in rows aligned to 16 bytes only")
     tiles = triton.cdiv(m, launch.tile_m) * triton.cdiv(v, BLOCK)
     if launch.loads == "tma":
-        resident = launch.programs_per_sm and launch.programs_per_sm * multiprocessors(hidden.device)
-        programs = min(tiles, resident) if resident else tiles
+        programs = programs_for(tiles, launch.programs_per_sm, hidden.device)
         left = describe(hidden, False, launch.tile_m, launch.tile_k)
         right = describe(weight, False, BLOCK, launch.tile_k)
         stored = None if dz is None else describe(dz, False, launch.tile_m, BLOCK // 2)
@@ -182,7 +181,7 @@ def launch_tiles(
             TILE_M=launch.tile_m,
             TILE_K=launch.tile_k,
             GROUP=launch.group,
-            FLATTEN=resident > 0,
+            FLATTEN=launch.programs_per_sm > 0,
         )
         return
     strides = (*hidden.stride(), *weight.stride(), 0 if dz is None else dz.stride(0))

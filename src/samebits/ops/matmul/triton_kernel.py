@@ -66,6 +66,11 @@ def multiprocessors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+def programs_for(tiles: int, programs_per_sm: int, device: torch.device) -> int:
+    """One program a tile, or as many as stay on the multiprocessors and walk over tiles."""
+    return min(tiles, programs_per_sm * multiprocessors(device)) if programs_per_sm else tiles
+
+
 def gemm(
     a_MK: Tensor,
     b_KN: Tensor,
@@ -125,8 +130,7 @@ def launch_described(
         right = describe(b, b_transposed, launch.tile_k, launch.tile_n)
         stored = describe(out, False, launch.tile_m, launch.tile_n // launch.parts)
     tiles = -(-m // launch.tile_m) * -(-n // launch.tile_n)
-    resident = launch.programs_per_sm and launch.programs_per_sm * multiprocessors(out.device)
-    programs = min(tiles, resident) if resident else tiles
+    programs = programs_for(tiles, launch.programs_per_sm, out.device)
     run(
         matmul_described,
         programs,
@@ -143,7 +147,7 @@ def launch_described(
         GROUP=launch.group,
         PARTS=launch.parts,
         # A resumed tile is loaded before its chain: two such tiles at once would not fit into shared memory.
-        FLATTEN=resident > 0 and not resumed,
+        FLATTEN=launch.programs_per_sm > 0 and not resumed,
     )
 
 
