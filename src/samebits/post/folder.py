@@ -79,6 +79,8 @@ class NewFolder:
 
     def open(self, plan: bytes) -> None:
         """Makes the files, or takes up those of a run with the same plan."""
+        # A run that was killed just before the folder took its name left one; from here on this is no model again.
+        (self.hidden / CONFIG).unlink(missing_ok=True)
         if (self.hidden / PLAN).is_file() and (self.hidden / PLAN).read_bytes() == plan:
             self._recover()
         else:
