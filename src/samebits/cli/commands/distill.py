@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +18,10 @@ from samebits.cli.console import Json, output, print_json, progress
 from samebits.cli.errors import between_ranks
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from samebits.train.distill_running import Prepared
+    from samebits.train.running import Summary
 
 SCHEMA = "samebits.distill/1"
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and end; nothing is written.")]
@@ -86,12 +91,32 @@ def distill(
             raise typer.Exit(3) from interrupt
         if world.rank == 0:
             if exported is not None:
-                export(chosen, out, exported)
+                export(chosen, out, exported, partial(_described, prepared, summary))
             if as_json:
                 print_json({"schema": SCHEMA, "config": str(config), **asdict(summary), "teacher": prepared.facts()})
             else:
                 print_summary(summary)
                 _print_teacher(prepared.facts())
+
+
+def _described(
+    prepared: Prepared, summary: Summary, folder: Path, weights: Mapping[str, Tensor]
+) -> Mapping[str, bytes]:
+    """The model card and the manifest of the student."""
+    from samebits.post.source import weights_digest
+    from samebits.post.trained import described
+
+    teacher, section = prepared.facts(), prepared.config.distillation
+    told = {"steps": summary.steps, "checkpoint": summary.digest, "teacher": teacher["digest"]}
+    facts = {
+        "command": "distill",
+        "settings": {"config": asdict(prepared.config), **told},
+        "sources": {teacher["model"]: {"digest": weights_digest(prepared.teacher.weights)}},
+    }
+    alpha, temperature = section.alpha, section.temperature
+    loss = f"{alpha} * {temperature}^2 * KL(teacher || student) + (1 - {alpha}) * cross-entropy"
+    said = f"A student of `{teacher['model']}`, after {summary.steps} updates on `{loss}`."
+    return described(folder, weights, facts, "Distilled model", said, ["distillation"])
 
 
 def _print_plan(config: Path, prepared: Prepared, as_json: bool) -> None:
