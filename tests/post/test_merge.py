@@ -24,7 +24,7 @@ from samebits.model.loading import load
 from samebits.numerics.bits import numpy_bits, same_bits
 from samebits.post import merging, source
 from samebits.post.folder import hidden_folder
-from samebits.post.merge_methods import Cosine, Drop, Trim, kept, magnitudes, slerp, slerp_factors, threshold
+from samebits.post.merge_methods import BLOCK, Cosine, Drop, Trim, kept, magnitudes, slerp, slerp_factors, threshold
 from samebits.post.merge_plan import opened_models, plan_merge
 from samebits.post.merge_recipe import METHODS, recipe_of, value_of
 from samebits.post.merging import merge
@@ -210,6 +210,36 @@ def test_falsify_albor_007_slerp_keeps_the_norm() -> None:
         straight = max(straight, abs(math.sqrt(mean @ mean) - 1))
     # Each factor is good to an ulp of float64 over the sine, which is at least sin(0.3).
     assert worst < 16 * 2.0**-53 / math.sin(0.3) < 1e-9 < straight
+
+
+def declared_sum(terms: list[float], by_halves: bool) -> float:
+    """Blocks of BLOCK, zeros behind the last, each by its tree, number by number; the blocks added exactly."""
+    sums = []
+    for start in range(0, len(terms), BLOCK):
+        block = terms[start : start + BLOCK]
+        block += [0.0] * (BLOCK - len(block))
+        while (half := len(block) // 2) >= 1:
+            step, away = (1, half) if by_halves else (2, 1)
+            block = [block[step * at] + block[step * at + away] for at in range(half)]
+        sums.append(block[0] + 0.0)
+    return math.fsum(sums)
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000, BLOCK, BLOCK + 7])
+def test_the_cosine_is_that_of_the_declared_tree(count: int) -> None:
+    """Term i and term i + half, as the page on merging has it; planted: neighbours, which is another tree."""
+    first, second = (torch.randn(count, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    angle = Cosine()
+    angle.add(first, second)
+    one, two = first.double().tolist(), second.double().tolist()
+    found = []
+    for by_halves in (True, False):
+        sums = [
+            declared_sum([a * b for a, b in zip(x, y, strict=True)], by_halves)
+            for x, y in ((one, one), (two, two), (one, two))
+        ]
+        found.append(sums[2] / math.sqrt(sums[0]) / math.sqrt(sums[1]))
+    assert angle.value() == found[0] and (count < 1000 or found[0] != found[1])
 
 
 @pytest.mark.parametrize("t", [0.0, 1.0])
