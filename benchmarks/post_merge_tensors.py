@@ -1,9 +1,10 @@
 """How far merges are from mergekit's, number by number: `post_merge_tensors.py MERGEKIT FOLDER [--record]`.
 
-MERGEKIT is the program `mergekit-yaml` of an environment of its own. SmolLM2 is merged with two neighbours, one so near
-that SLERP goes straight and one so far that it does not, by both programs, bfloat16 in and out. TIES leaves open which
-of equal magnitudes it keeps, and mergekit's sort takes any: so it merges by TIES once more with a sort that keeps the
-order of equals, else as it is. FOLDER keeps models and merges, so that what was interrupted goes on."""
+MERGEKIT is the program `mergekit-yaml` of an environment of its own. SmolLM2 is merged with neighbours by both,
+bfloat16 in and out: one so near that SLERP goes straight, one so far that it does not, and one whose numbers have other
+signs, so that some cancel. TIES leaves open which of equal magnitudes it keeps, and mergekit's sort takes any: so it
+merges by TIES once more with a sort that keeps the order of equals, else as it is. FOLDER keeps models and merges, so
+that what was interrupted goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,24 +35,37 @@ torch.argsort = lambda x, dim=-1, descending=False: sort(x, dim=dim, descending=
 from mergekit.scripts.run_yaml import main
 sys.exit(main())
 """
-NEIGHBOURS = {"near": "second", "far": "third"}
+# By neighbour: its folder, and the methods that are tried with it.
+NEIGHBOURS = {
+    "near": ("second", ("linear", "slerp", "ties")),
+    "far": ("third", ("linear", "slerp", "ties")),
+    "crossing": ("fourth", ("slerp",)),
+}
 
 
 def make(folder: Path) -> None:
-    """The first, the second with a fiftieth of noise (as `post_merge.py` makes them), the third with a fifth."""
+    """The first, and the second with a fiftieth of noise, as `post_merge.py` makes them; the third with a fifth of each
+    number, the fourth with a fifth of the tensor's root mean square."""
     if not (folder / "second").is_dir():
         subprocess.run([sys.executable, Path(__file__).with_name("post_merge.py"), "--make", folder], check=True)
-    if (folder / "third").is_dir():
+    make_neighbour(folder, "third", 2, lambda x, noise: x * (1 + 0.2 * noise))
+    make_neighbour(folder, "fourth", 3, lambda x, noise: x + 0.2 * x.square().mean().sqrt() * noise)
+
+
+def make_neighbour(
+    folder: Path, name: str, seed: int, change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> None:
+    if (folder / name).is_dir():
         return
-    new, draw = folder / "third.part", torch.Generator().manual_seed(2)
+    new, draw = folder / f"{name}.part", torch.Generator().manual_seed(seed)
     shutil.rmtree(new, ignore_errors=True)
     shutil.copytree(folder / "first", new, ignore=shutil.ignore_patterns(WEIGHTS))
     weights = {
-        name: (each.float() * (1 + 0.2 * torch.randn(each.shape, generator=draw))).bfloat16()
-        for name, each in load_file(folder / "first" / WEIGHTS).items()
+        key: change(each.float(), torch.randn(each.shape, generator=draw)).bfloat16()
+        for key, each in load_file(folder / "first" / WEIGHTS).items()
     }
     save_file(weights, new / WEIGHTS, metadata={"format": "pt"})
-    new.rename(folder / "third")
+    new.rename(folder / name)
 
 
 def merged(words: Sequence[str | Path], recipe: Path, out: Path, *option: str) -> Path:
@@ -77,23 +91,36 @@ def at_the_threshold(base: torch.Tensor, other: torch.Tensor, density: float) ->
     return found
 
 
+def in_ulps_of_inputs(one: torch.Tensor, two: torch.Tensor, inputs: Sequence[torch.Tensor]) -> float:
+    """The largest difference in ulps of the larger input: what is left where inputs cancel has far smaller ones."""
+    larger = torch.maximum(*(each.float().abs() for each in inputs)).clamp(min=2.0**-126)
+    ulp = torch.ldexp(torch.ones_like(larger), torch.frexp(larger).exponent - 8)
+    return float(((one.float() - two.float()).abs() / ulp).max())
+
+
 def compared(case: str, ours: Path, theirs: Path, models: tuple[Path, Path]) -> dict[str, Any]:
-    """Numbers by their distance in ulps, and how many of those that part are at TIES' threshold."""
-    counts, largest, open_choice = np.zeros(3, np.int64), 0, 0
+    """Numbers by their distance in ulps; how many of those that part are at TIES' threshold; and how far apart SLERP's
+    are beside the inputs."""
+    counts, largest, open_choice, beside = np.zeros(3, np.int64), 0, 0, 0.0
     with safe_open(ours, "pt") as one, safe_open(theirs, "pt") as two:
         names = sorted(one.keys())
         assert names == sorted(two.keys())
         for name in names:
-            gap = np.abs(places(one.get_tensor(name)) - places(two.get_tensor(name)))
+            results = one.get_tensor(name), two.get_tensor(name)
+            gap = np.abs(places(results[0]) - places(results[1]))
             counts += [int((gap == 0).sum()), int((gap == 1).sum()), int((gap > 1).sum())]
             largest = max(largest, int(gap.max()))
-            if case.startswith("ties") and gap.any():
-                base, other = (load_one(model / WEIGHTS, name) for model in models)
-                open_choice += int((at_the_threshold(base, other, 0.5) & (gap > 0)).sum())
+            inputs = [load_one(model / WEIGHTS, name) for model in models] if gap.any() else []
+            if case.startswith("ties") and inputs:
+                open_choice += int((at_the_threshold(inputs[0], inputs[1], 0.5) & (gap > 0)).sum())
+            elif inputs:
+                beside = max(beside, in_ulps_of_inputs(*results, inputs))
     equal, next_, further = counts.tolist()
     row = {"case": case, "tensors": len(names), "numbers": equal + next_ + further, "equal": equal}
     row |= {"one_ulp": next_, "further": further, "largest_ulps": largest}
-    return row | ({"parted_at_the_threshold": open_choice} if case.startswith("ties") else {})
+    if case.startswith("ties"):
+        return row | {"parted_at_the_threshold": open_choice}
+    return row | {"largest_ulps_of_inputs": beside}
 
 
 def load_one(file: Path, name: str) -> torch.Tensor:
@@ -114,11 +141,12 @@ def main() -> None:
     ours: list[str | Path] = [sys.executable, "-m", "samebits.cli", "merge"]
     stable: list[str | Path] = [Path(given.mergekit).with_name("python"), "-c", STABLE]
     rows = []
-    for neighbour, other in NEIGHBOURS.items():
+    for neighbour, (other, methods) in NEIGHBOURS.items():
         models = folder / "first", folder / other
-        for method, document in recipes(*map(str, models)).items():
+        documents = recipes(*map(str, models))
+        for method in methods:
             case, recipe = f"{method} {neighbour}", folder / f"{method}-{neighbour}.yaml"
-            recipe.write_text(json.dumps(document))
+            recipe.write_text(json.dumps(documents[method]))
             one = merged(ours, recipe, folder / f"ours-{recipe.stem}", "--out")
             sides = {case: [given.mergekit], **({f"{case}, stable sort": stable} if method == "ties" else {})}
             for title, words in sides.items():
