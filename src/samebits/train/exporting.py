@@ -58,12 +58,6 @@ class Described:
             put_in_one_move(Path(path) / name, data)
 
 
-def refuse_if_taken(path: Path) -> None:
-    """Asked before a run, so that its result has a place."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"--export {path}: is there already; allowed: a new folder, or an empty one")
-
-
 def export(config: TrainConfig, folder: Path, path: Path, describe: Describe | None = None) -> None:
     """Writes the float32 weights of the newest whole checkpoint in `folder` to `path`."""
     words, home = words_of(config), words_folder(config)

@@ -49,11 +49,12 @@ def distill(
     # Loaded here: other commands need not wait for it.
     from samebits.parallel.grid import Grid
     from samebits.parallel.launching import ranks
+    from samebits.records.new_place import refuse_if_taken
     from samebits.train.display import on_stderr
     from samebits.train.distill_configuration import read
     from samebits.train.distill_running import distill as train
     from samebits.train.distill_running import prepare
-    from samebits.train.exporting import export, refuse_if_taken
+    from samebits.train.exporting import export
     from samebits.train.running import RefusedError
     from samebits.train.watch import BreachError
 
@@ -62,7 +63,7 @@ def distill(
     if allow_changes and not resume:
         raise ValueError("distill: --allow-changes requires --resume")
     if exported is not None:
-        refuse_if_taken(exported)
+        refuse_if_taken(exported, "--export")
     chosen = read(config, settings or [])
     with ranks(device=chosen.training.device.partition(":")[0], tell=between_ranks(as_json)) as world:
         with progress("loading teacher and data") if world.rank == 0 else nullcontext():
