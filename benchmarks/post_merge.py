@@ -1,8 +1,9 @@
 """Merging two models of 135 million weights, by samebits and by mergekit in turns: `post_merge.py MERGEKIT`.
 
 MERGEKIT is the program `mergekit-yaml` of an environment of its own, no dependency of this project. Each turn is a
-whole command on a fresh folder, bfloat16 in and out; wall time, processor time of all threads, and the largest memory.
-The ratio is mergekit's median over ours: above 1, ours is faster. `--record` writes it down."""
+whole command on a fresh folder, bfloat16 in and out; wall time, processor time of all threads, and the largest memory,
+ours also above that of the same command with --dry-run, which reads no number. A ratio is mergekit's over ours, turn by
+turn, of which the median counts: above 1, ours is faster. `--record` writes it down."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ from provenance import processor, provenance
 
 RESULTS = Path(__file__).parent / "results" / "post_merge.json"
 TURNS = 3
+TARGET = 1.0
+MOST_MEGABYTES = 200.0
+Turn = dict[str, dict[str, float]]
 
 
 def recipes(first: str, second: str) -> dict[str, dict[str, Any]]:
@@ -86,6 +91,48 @@ def measured(words: Sequence[str]) -> dict[str, float]:
     }
 
 
+def one_turn(mergekit: str, recipe: Path, out: Path, backwards: bool) -> Turn:
+    """Both programs one after the other, and ours once more without the merge."""
+    ours = [sys.executable, "-m", "samebits.cli", "merge", str(recipe), "--out", str(out)]
+    sides = {"samebits": ours, "mergekit": [mergekit, str(recipe), str(out)], "dry_run": [*ours, "--dry-run"]}
+    found = {}
+    for side in sorted(sides, reverse=backwards):
+        shutil.rmtree(out, ignore_errors=True)
+        found[side] = measured(sides[side])
+    return found
+
+
+def row(case: str, turns: Sequence[Turn]) -> dict[str, Any]:
+    """What the turns of one method come to."""
+
+    def median(of: Callable[[Turn], float]) -> float:
+        return statistics.median(map(of, turns))
+
+    ratio = median(lambda turn: turn["mergekit"]["seconds"] / turn["samebits"]["seconds"])
+    return {
+        "case": case,
+        "ratio": ratio,
+        "target": TARGET,
+        "met": ratio >= TARGET,
+        "processor_ratio": median(
+            lambda turn: turn["mergekit"]["processor_seconds"] / turn["samebits"]["processor_seconds"]
+        ),
+        "megabytes_above_interpreter": median(
+            lambda turn: turn["samebits"]["megabytes"] - turn["dry_run"]["megabytes"]
+        ),
+        "most_megabytes": MOST_MEGABYTES,
+        "turns": list(turns),
+    }
+
+
+def versions(mergekit: str) -> dict[str, str]:
+    """Of torch on both sides and of mergekit, as its own environment has them."""
+    code = "from importlib.metadata import version; print(version('mergekit'), version('torch'))"
+    asked = [str(Path(mergekit).with_name("python")), "-c", code]
+    theirs = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+    return {"torch": version("torch"), "mergekit": theirs[0], "mergekit_torch": theirs[1]}
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("mergekit", nargs="?", help="the program mergekit-yaml")
@@ -98,33 +145,19 @@ def main() -> None:
         return
     if chosen.mergekit is None:
         options.error("the program mergekit-yaml is needed")
-    found: dict[str, Any] = {}
+    rows = []
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         subprocess.run([sys.executable, __file__, "--make", made], check=True)
         for name, recipe in recipes(str(folder / "first"), str(folder / "second")).items():
-            file, out = folder / f"{name}.yaml", folder / "out"
+            file = folder / f"{name}.yaml"
             file.write_text(json.dumps(recipe))
-            sides = {
-                "samebits": [sys.executable, "-m", "samebits.cli", "merge", str(file), "--out", str(out)],
-                "mergekit": [chosen.mergekit, str(file), str(out)],
-            }
-            turns: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
-            for turn in range(chosen.turns):
-                for side in sorted(sides, reverse=bool(turn % 2)):
-                    shutil.rmtree(out, ignore_errors=True)
-                    turns[side].append(measured(sides[side]))
-            medians = {
-                side: {key: statistics.median(each[key] for each in measurements) for key in measurements[0]}
-                for side, measurements in turns.items()
-            }
-            ratios = {
-                f"{key}_ratio": medians["mergekit"][key] / medians["samebits"][key] for key in medians["samebits"]
-            }
-            found[name] = {**medians, **ratios}
-            print(name, json.dumps(found[name]), flush=True)
+            turns = [one_turn(chosen.mergekit, file, folder / "out", bool(turn % 2)) for turn in range(chosen.turns)]
+            rows.append(row(name, turns))
+            print(json.dumps(rows[-1]), flush=True)
     if chosen.record:
-        RESULTS.write_text(json.dumps({**provenance(__file__, processor()), "merges": found}, indent=2) + "\n")
+        origin = {**provenance(__file__, processor()), **versions(chosen.mergekit)}
+        RESULTS.write_text(json.dumps({**origin, "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -201,6 +201,20 @@ def tracing_on_cpu(record: Record) -> list[str]:
     return [words(row) for row in sorted(record["rows"], key=lambda row: row["met"])]
 
 
+def merging_on_cpu(record: Record) -> list[str]:
+    def line(row: Record) -> Line:
+        setting = f"({figure(row['processor_ratio'])} by processor time)"
+        return Line(case=row["case"], ratio=row["ratio"], setting=setting, missed=missed(row))
+
+    most = max(record["rows"], key=lambda row: row["megabytes_above_interpreter"])
+    used, allowed = most["megabytes_above_interpreter"], most["most_megabytes"]
+    verdict = "" if used < allowed else ": **does not hold**"
+    return [
+        *listed(map(line, record["rows"])),
+        f"at most {used:.0f} MB above what the interpreter takes (wanted less than {allowed:.0f}{verdict})",
+    ]
+
+
 PARTS = (
     Part(
         file="h200_matmul.json",
@@ -246,6 +260,12 @@ PARTS = (
         title="Tracing a training step, float32",
         compared="share of a step by which it is longer while nothing is recorded, and while everything is",
         write=tracing_on_cpu,
+    ),
+    Part(
+        file="post_merge.json",
+        title="Merging two models of 135 million weights, bfloat16",
+        compared="time of mergekit over ours, whole commands in turn",
+        write=merging_on_cpu,
     ),
 )
 

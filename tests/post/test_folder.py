@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from tests.post.fresh_process import FULL, KILLED, in_a_process, on_a_full_disk
+from safetensors.torch import load_file, save_file
+from tests.post.fresh_process import FULL, KILLED, KillAfter, in_a_fork, in_a_process, on_a_full_disk
 
 from samebits.post.folder import JOURNAL, MANIFEST, hidden_folder, new_folder
 from samebits.post.layout import Entry, safetensors_layout
 from samebits.post.source import Source, digest_of, raw
+from samebits.records.durable import put
 
 TENSORS = {
     f"model.layers.{number}.weight": torch.arange(number, number + 24, dtype=torch.float32).reshape(4, 6)
@@ -83,6 +85,68 @@ def test_a_killed_run_goes_on(done: int, tmp_path: Path) -> None:
         assert not (hidden_folder(path) / "config.json").exists()
         assert build(path) == list(TENSORS)[done:]
     assert same_tensors(load_file(path / "model.safetensors"))
+
+
+def taken_for_a_model(folder: Path) -> bool:
+    return (folder / "config.json").exists()
+
+
+def whole(folder: Path) -> bool:
+    """Every tensor is there, and the manifest, and the card."""
+    try:
+        with Source(folder) as source:
+            found = {name: source.whole(name) for name in source.entries}
+    except (OSError, ValueError):
+        return False
+    return same_tensors(found) and all((folder / name).is_file() for name in ("README.md", MANIFEST))
+
+
+def die_at_each_call(work: Callable[[Path], object], folder: Path, before: int) -> None:
+    """A run for each call to the disk, killed just before it; `before`: after one that was killed at that call.
+
+    Exits with the number of calls, or with HALF where a half-written model could be taken for a whole one."""
+    call, status = 0, KILLED
+    while status == KILLED:
+        call += 1
+        path = folder / str(call)
+        for number in filter(None, (before, call)):
+            status = in_a_fork(KillAfter(number).calls_to_the_disk, work, path)
+            if any(taken_for_a_model(each) and not whole(each) for each in (path, hidden_folder(path))):
+                os._exit(HALF)
+        if status == KILLED and not path.exists():
+            work(path)
+        if not whole(path):
+            os._exit(HALF)
+    os._exit(call)
+
+
+HALF = 255
+
+
+def build_shards(path: Path) -> None:
+    build(path, shard_bytes=200)
+
+
+def build_in_place(path: Path) -> None:
+    """Planted fault: under its own name from the start, and config.json before the weights."""
+    path.mkdir(exist_ok=True)
+    put(path / "config.json", b"{}")
+    save_file(TENSORS, path / "model.safetensors")
+    put(path / "README.md", b"")
+    put(path / MANIFEST, b"{}")
+
+
+def test_killed_before_any_call_to_the_disk(tmp_path: Path) -> None:
+    """kill -9 before each write, sync, rename, unlink and mkdir of a run, and of one that goes on where another was
+    killed at its last calls: the folder is whole or not there, and a later run makes it."""
+    calls = in_a_process(die_at_each_call, build_shards, tmp_path / "first", 0)
+    assert 30 < calls < HALF
+    for last in range(2, 6):
+        assert 1 < in_a_process(die_at_each_call, build_shards, tmp_path / str(last), calls - last) < HALF
+
+
+def test_a_folder_that_is_written_in_place_is_seen(tmp_path: Path) -> None:
+    assert in_a_process(die_at_each_call, build_in_place, tmp_path, 0) == HALF
 
 
 def test_damaged_bytes_are_computed_again(tmp_path: Path) -> None:

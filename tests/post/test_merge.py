@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from samebits.model.loading import load
 from samebits.numerics.bits import numpy_bits, same_bits
 from samebits.post import merging, source
 from samebits.post.folder import hidden_folder
-from samebits.post.merge_methods import Cosine, Drop, Trim, kept, magnitudes, slerp, slerp_factors, threshold
+from samebits.post.merge_methods import BLOCK, Cosine, Drop, Trim, kept, magnitudes, slerp, slerp_factors, threshold
+from samebits.post.merge_plan import opened_models, plan_merge
 from samebits.post.merge_recipe import METHODS, recipe_of, value_of
 from samebits.post.merging import merge
 from samebits.post.source import Source
@@ -68,7 +71,8 @@ def ulps(left: torch.Tensor, right: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_are_those_of_mergekit(name: str, made: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     """merge(recipe) == mergekit 0.1.5, as recorded: bit for bit, and SLERP, whose angle mergekit takes in float32, to 1
-    ulp of bfloat16. Among magnitudes that are equal TIES keeps the first, mergekit any: there they may part."""
+    ulp of bfloat16. Among magnitudes that are equal TIES keeps the first, mergekit any: there, and only there, they may
+    part, and mergekit's number is that of another choice."""
     kind, places = made
     recipe = {**recipes(places)[name], "dtype": kind}
     found, wanted = merged(recipe, tmp_path / "out"), load_file(RECORDED / f"{name}_{kind}.safetensors")
@@ -78,20 +82,60 @@ def test_tensors_are_those_of_mergekit(name: str, made: tuple[str, dict[str, str
         if name.startswith("slerp"):
             assert ulps(found[tensor].bfloat16(), wanted[tensor].bfloat16()).max() <= 1, tensor
         elif name.startswith("ties") and kind == "bfloat16":
-            parted = numpy_bits(found[tensor]) != numpy_bits(wanted[tensor])
-            assert parted.mean() < 0.05, tensor
+            assert chosen_among_equals(recipe, tensor, found[tensor], wanted[tensor]).all(), tensor
         else:
             assert same_bits(found[tensor], wanted[tensor]), tensor
 
 
-def plain_ties(base: torch.Tensor, others: list[torch.Tensor], densities: list[float], weights: list[float]) -> Any:
-    """The rule as it is written down, with a sort that keeps the order of equals."""
+def chosen_among_equals(recipe: dict[str, Any], name: str, found: torch.Tensor, wanted: torch.Tensor) -> Any:
+    """For each number whether the two are equal; or both are what TIES may come to, some model's difference having just
+    the magnitude down to which is kept, so that the rule leaves open whether it is."""
+    with ExitStack() as stack:
+        models = opened_models(recipe_of(recipe, "recipe"), stack)
+        step = next(each for each in plan_merge(recipe_of(recipe, "recipe"), models).steps if each.name == name)
+        inputs = [models[model].whole(key) for model, key in step.inputs]
+    base, named = inputs.pop(step.base_input), [each for number, each in enumerate(step.each) if number != step.base]
+    arguments = [each["density"] for each in named], [each["weight"] for each in named], step.shared["normalize"]
+    allowed = numpy_bits(found) == numpy_bits(wanted)
+    possible = [plain_ties(base, inputs, *arguments, equals=each) for each in product((False, True), repeat=2)]
+    for one, two in product(possible, repeat=2):
+        allowed |= (numpy_bits(one) == numpy_bits(found)) & (numpy_bits(two) == numpy_bits(wanted))
+    return allowed
+
+
+@pytest.mark.parametrize("fault", ["an ulp", "the least are kept"])
+def test_what_is_not_chosen_among_equals_is_seen(fault: str, at: dict[str, str], tmp_path: Path) -> None:
+    """Planted: a number one ulp off, where no magnitude is at the threshold; the other half kept."""
+    recipe = {**recipes(at)["ties_plain"], "dtype": "bfloat16"}
+    name, found = "model.layers.1.mlp.up_proj.weight", merged(recipe, tmp_path / "out")
+    a, b, c = (weights_of(Path(at[each]))[name] for each in "abc")
+    if fault == "an ulp":
+        bad = (found[name].view(torch.int16) + 1).view(torch.bfloat16)
+    else:
+        bad = (b - a + c - a) - (found[name] - a) + a
+    assert chosen_among_equals(recipe, name, found[name], found[name]).all()
+    assert chosen_among_equals(recipe, name, found[name], bad).mean() < 0.5
+
+
+def plain_ties(
+    base: torch.Tensor,
+    others: list[torch.Tensor],
+    densities: list[float],
+    weights: list[float],
+    normalize: bool = True,
+    equals: tuple[bool, ...] | None = None,
+) -> torch.Tensor:
+    """The rule as it is written down, with a sort that keeps the order of equals; or, of each model, with all or none
+    of the numbers at the magnitude down to which is kept."""
     deltas = []
-    for other, density in zip(others, densities, strict=True):
+    for number, (other, density) in enumerate(zip(others, densities, strict=True)):
         delta = (other - base).flatten()
-        order = torch.sort(delta.abs().float(), descending=True, stable=True).indices
+        sizes, order = torch.sort(delta.abs().float(), descending=True, stable=True)
+        keep = delta.numel() if density >= 1 else max(1, int(density * delta.numel()))
         mask = torch.zeros_like(delta)
-        mask[order[: max(1, int(density * delta.numel()))]] = 1
+        mask[order[:keep]] = 1
+        if equals is not None and density < 1:
+            mask[delta.abs().float() == sizes[keep - 1]] = float(equals[number])
         deltas.append((delta * mask).reshape(base.shape))
     factors = torch.tensor(weights, dtype=base.dtype)
     stacked = torch.stack(deltas) * factors.reshape(-1, *[1] * base.dim())
@@ -99,7 +143,7 @@ def plain_ties(base: torch.Tensor, others: list[torch.Tensor], densities: list[f
     mask = (stacked.sign() == majority).to(base.dtype)
     total = (stacked * mask).float().sum(0).to(base.dtype)
     divisor = (factors.reshape(-1, *[1] * base.dim()) * mask).float().sum(0).to(base.dtype)
-    return base + total / torch.where(divisor == 0, torch.ones_like(divisor), divisor)
+    return base + (total / torch.where(divisor == 0, torch.ones_like(divisor), divisor) if normalize else total)
 
 
 def test_falsify_merge_006_ties_is_the_plain_rule(made: tuple[str, dict[str, str]], tmp_path: Path) -> None:
@@ -166,6 +210,36 @@ def test_falsify_albor_007_slerp_keeps_the_norm() -> None:
         straight = max(straight, abs(math.sqrt(mean @ mean) - 1))
     # Each factor is good to an ulp of float64 over the sine, which is at least sin(0.3).
     assert worst < 16 * 2.0**-53 / math.sin(0.3) < 1e-9 < straight
+
+
+def declared_sum(terms: list[float], by_halves: bool) -> float:
+    """Blocks of BLOCK, zeros behind the last, each by its tree, number by number; the blocks added exactly."""
+    sums = []
+    for start in range(0, len(terms), BLOCK):
+        block = terms[start : start + BLOCK]
+        block += [0.0] * (BLOCK - len(block))
+        while (half := len(block) // 2) >= 1:
+            step, away = (1, half) if by_halves else (2, 1)
+            block = [block[step * at] + block[step * at + away] for at in range(half)]
+        sums.append(block[0] + 0.0)
+    return math.fsum(sums)
+
+
+def declared_cosine(first: torch.Tensor, second: torch.Tensor, by_halves: bool) -> float:
+    one, two = first.double().tolist(), second.double().tolist()
+    terms = ([a * b for a, b in zip(x, y, strict=True)] for x, y in ((one, one), (two, two), (one, two)))
+    lengths = [declared_sum(each, by_halves) for each in terms]
+    return lengths[2] / math.sqrt(lengths[0]) / math.sqrt(lengths[1])
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000, BLOCK, BLOCK + 7])
+def test_the_cosine_is_that_of_the_declared_tree(count: int) -> None:
+    """Term i and term i + half, number by number; planted: neighbours first, which is another tree."""
+    first, second = (torch.randn(count, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    angle = Cosine()
+    angle.add(first, second)
+    assert angle.value() == declared_cosine(first, second, by_halves=True)
+    assert count != 1000 or angle.value() != declared_cosine(first, second, by_halves=False)
 
 
 @pytest.mark.parametrize("t", [0.0, 1.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +20,7 @@ from tests.post.quality import held_out, perplexity, with_half_weights, with_sto
 from tests.post.small_models import CONFIG
 
 from samebits import ops
+from samebits.cli import main
 from samebits.infer import Engine, Request, Sampling
 from samebits.model.gguf_file import File
 from samebits.model.huggingface import save_folder
@@ -32,6 +34,7 @@ from samebits.post.grouped import FORMATS, Grouped, packed_format, round_to_near
 from samebits.post.grouped_bytes import gguf_bytes, packed_tensors
 from samebits.post.quantized_linear import quantized_linear
 from samebits.post.quantizing import GROUPS, Job, quantize
+from samebits.records.new_place import refuse_if_taken
 
 KINDS = {"q4_0": "Q4_0", "q4_1": "Q4_1", "q8_0": "Q8_0"}
 SHAPE = replace(CONFIG, hidden_size=128, head_dim=64, intermediate_size=256, num_hidden_layers=2)
@@ -267,6 +270,50 @@ def test_a_bad_job_is_refused(changed: dict[str, object], message: str, small: L
     with pytest.raises(ValueError, match="quantize: ") as error:
         Job(**{"source": "small", "loaded": small, "output": "q4_0", **changed})  # type: ignore[arg-type]
     assert message in str(error.value)
+
+
+REFUSED = {
+    ("quantize", "--method", "rtn", "--calibration", "text.txt"): "quantize: --calibration requires --method search",
+    ("quantize", "--format", "q4_0", "--group", "64"): "quantize: --group requires --format int4",
+    ("quantize", "--tokens", "511"): "greater than or equal to 512",
+    ("quantize", "--calibration", "bytes.txt"): "calibration: bytes.txt is not UTF-8 at byte 4; allowed: text",
+    ("prune", "--method", "magnitude", "--calibration", "text.txt"): "prune: --calibration requires --method wanda",
+    ("quantize", "--out", "text.txt/new"): "text.txt is not a folder; allowed: a new folder within one",
+    ("prune", "--out", "text.txt/a/b"): "text.txt is not a folder; allowed: a new folder within one",
+    ("quantize", "--out", "text.txt"): "text.txt: is there already; allowed: a new folder, or an empty one",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+def test_what_would_be_passed_over_is_refused(
+    words: tuple[str, ...],
+    small: Loaded,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An option that another makes void, text that is none, a place where no folder can be: in one line, nothing is
+    computed and nothing written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("samebits.post.calibration.squares", None)
+    save_folder(small.model, tmp_path / "model", small.tokenizer)
+    Path("text.txt").write_text("a " * 2000)
+    Path("bytes.txt").write_bytes(b"text\xff" * 2000)
+    command, *options = words
+    out = [] if "--out" in options else ["--out", "out"]
+    with pytest.raises(SystemExit) as ended:
+        main([command, "model", *out, *options])
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and REFUSED[words] in said.err and said.err.count("\n") == 1 and not said.out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bytes.txt", "model", "text.txt"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user without the right to; the one who runs the tests may have every right."""
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    message = f"^--export {tmp_path}/a/b: {tmp_path} cannot be written; allowed: a new folder within one that can$"
+    with pytest.raises(ValueError, match=message):
+        refuse_if_taken(tmp_path / "a" / "b", "--export")
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:

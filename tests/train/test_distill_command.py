@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.train.small_distill import SHAPE, SHORT, text
+from safetensors.torch import load_file
+from tests.train.small_distill import SHAPE, SHORT, small, text
+from torch import Tensor
 
 from samebits.cli import main
 from samebits.model import Model
 from samebits.model.huggingface import save_folder
 from samebits.model.loading import load
 from samebits.model.tokenizer import Tokenizer
+from samebits.post.folder import MANIFEST
+from samebits.post.source import weights_digest
 from samebits.train import checkpoint, events
+from samebits.train.exporting import export
+from samebits.train.running import run
 from samebits.train.teacher_store import STORE
 
 Command = Callable[..., tuple[int, str, str]]
@@ -64,10 +73,38 @@ def test_a_run_its_end_and_its_export(distill: Command, tmp_path: Path) -> None:
     start = events.read(tmp_path / "out")[0]["settings"]
     assert start["distillation.temperature"] == 2.0 and start["distillation.teacher"] == found["teacher"]["digest"]
     assert load(str(tmp_path / "student")).model.config.vocab_size == SHAPE.vocab_size
+    is_described(tmp_path / "student", found)
     code, out, err = distill("--out", str(tmp_path / "out"))
     assert code == 2 and "holds checkpoints up to step 4; allowed: --resume, or another folder" in err
     code, out, _ = distill("--out", str(tmp_path / "out"), "--resume")
     assert code == 0 and "4 steps, from step 4" in out and "computed at every step" in out
+
+
+def is_described(student: Path, told: dict[str, Any]) -> None:
+    """The card and the manifest name the student, its file, the teacher and the checkpoint by their digests."""
+    manifest, page = json.loads((student / MANIFEST).read_text()), (student / "README.md").read_text()
+    weights = load_file(student / "model.safetensors")
+    file = hashlib.sha256((student / "model.safetensors").read_bytes()).hexdigest()
+    assert manifest["digest"] == weights_digest(weights) and manifest["files"]["model.safetensors"]["sha256"] == file
+    assert manifest["tensors"].keys() == weights.keys() and manifest["command"] == "distill"
+    assert manifest["settings"]["checkpoint"] == told["digest"] and told["teacher"]["model"] in manifest["sources"]
+    digests = (manifest["digest"], f"sha256:{file}", told["digest"], told["teacher"]["digest"])
+    assert all(digest in page for digest in digests) and page.startswith("---\nlibrary_name: transformers\n")
+
+
+def test_a_card_that_cannot_be_written_leaves_no_folder(tmp_path: Path) -> None:
+    """Planted fault: what describes the model fails once its weights are there."""
+    config = small("training.max_steps=2")
+    run(config, tmp_path / "out")
+    seen = []
+
+    def failing(folder: Path, weights: Mapping[str, Tensor]) -> Mapping[str, bytes]:
+        seen.append((folder / "model.safetensors").is_file())
+        raise OSError(errno.ENOSPC, "no space left", str(folder / "README.md"))
+
+    with pytest.raises(OSError, match="no space left"):
+        export(config, tmp_path / "out", tmp_path / "student", failing)
+    assert seen == [True] and [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 ERRORS = {

@@ -90,4 +90,11 @@ def texts_of(paths: Sequence[Path]) -> list[str]:
         files += sorted(each for each in inside if each.suffix in SUFFIXES) if path.is_dir() else [path]
     if not files:
         raise ValueError(f"calibration: {', '.join(map(str, paths))} has no text; allowed: {', '.join(SUFFIXES)}")
-    return [read_plain(file, MOST_BYTES).decode("utf-8", errors="replace") for file in files[:MOST_FILES]]
+    return [_text(file) for file in files[:MOST_FILES]]
+
+
+def _text(file: Path) -> str:
+    try:
+        return read_plain(file, MOST_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"calibration: {file} is not UTF-8 at byte {error.start}; allowed: text") from None

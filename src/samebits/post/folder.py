@@ -20,6 +20,7 @@ from samebits.model.huggingface import CONFIG
 from samebits.model.json_file import to_json
 from samebits.post.layout import Layout, Region
 from samebits.records.durable import make_directory, only_writer, put, put_in_one_move, sync_directory
+from samebits.records.new_place import refuse_if_taken
 
 MANIFEST: Final = "samebits.json"
 CARD: Final = "README.md"
@@ -79,6 +80,8 @@ class NewFolder:
 
     def open(self, plan: bytes) -> None:
         """Makes the files, or takes up those of a run with the same plan."""
+        # A run that was killed just before the folder took its name left one; from here on this is no model again.
+        (self.hidden / CONFIG).unlink(missing_ok=True)
         if (self.hidden / PLAN).is_file() and (self.hidden / PLAN).read_bytes() == plan:
             self._recover()
         else:
@@ -178,12 +181,6 @@ def new_folder(path: Path, plan: Facts, layout: Layout) -> Iterator[NewFolder]:
 
 def hidden_folder(path: Path) -> Path:
     return path.absolute().parent / f".{path.absolute().name}.part"
-
-
-def refuse_if_taken(path: Path) -> None:
-    """Asked before anything is computed."""
-    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
-        raise ValueError(f"{path}: is there already; allowed: a new folder, or an empty one")
 
 
 def _identity(layout: Layout) -> str:

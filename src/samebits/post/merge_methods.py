@@ -77,9 +77,12 @@ class Cosine:
             self._add_block(one, two)
 
     def _add_block(self, first: Tensor, second: Tensor) -> None:
-        one, two = first.double(), second.double()
-        for sums, products in zip(self._sums, (one * one, two * two, one * two), strict=True):
-            sums.append(_tree(products))
+        one, two = first.double().numpy(), second.double().numpy()
+        terms = np.zeros((3, 1 << (len(one) - 1).bit_length()))
+        for products, (left, right) in zip(terms, ((one, one), (two, two), (one, two)), strict=True):
+            np.multiply(left, right, out=products[: len(one)])
+        for sums, total in zip(self._sums, _trees(terms), strict=True):
+            sums.append(total)
 
     def value(self) -> float:
         """0 where one of the two is so short that it has no direction."""
@@ -90,19 +93,16 @@ class Cosine:
         return both / lengths[0] / lengths[1]
 
 
-def _tree(terms: Tensor) -> float:
-    """The sum of at most BLOCK terms, zeros behind them, by halves: term i and term i + half, until one is left.
+def _trees(terms: np.ndarray) -> list[float]:
+    """The sum of each row by halves: term i and term i + half, until one is left.
 
-    Halves of nothing but zeros change no term and are left out."""
-    half = BLOCK // 2
-    while half >= 1:
-        if len(terms) > half:
-            first = terms[:half].clone()
-            first[: len(terms) - half] += terms[half:]
-            terms = first
-        half //= 2
+    A row has BLOCK terms, zeros behind those that there are; halves of nothing but zeros change no sum and are left
+    out."""
+    while terms.shape[1] > 1:
+        half = terms.shape[1] // 2
+        terms = terms[:, :half] + terms[:, half:]
     # A sum of zeros is +0, as it is with zeros behind them.
-    return float(terms[0]) + 0.0
+    return [float(total) + 0.0 for total in terms[:, 0]]
 
 
 @dataclass(frozen=True, slots=True)

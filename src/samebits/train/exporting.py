@@ -5,10 +5,13 @@ package does not carry out, other programs do."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from samebits.model.huggingface import save_folder
+from torch import Tensor
+
+from samebits.model.huggingface import Words, save_folder
 from samebits.model.json_file import to_json
 from samebits.model.model import Model
 from samebits.model.tokenizer import Tokenizer
@@ -37,15 +40,30 @@ class CopiedWords:
             put_in_one_move(Path(path) / GENERATION, to_json(ends))
 
 
-def refuse_if_taken(path: Path) -> None:
-    """Asked before a run, so that its result has a place."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"--export {path}: is there already; allowed: a new folder, or an empty one")
+Describe = Callable[[Path, Mapping[str, Tensor]], Mapping[str, bytes]]
+"""Small files by name, such as a model card, for a folder under construction and the weights that it has."""
 
 
-def export(config: TrainConfig, folder: Path, path: Path) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Described:
+    """A tokenizer, and what is said of the model whose weights are there already."""
+
+    words: Words
+    weights: Mapping[str, Tensor]
+    describe: Describe
+
+    def save(self, path: str | Path) -> None:
+        self.words.save(path)
+        for name, data in self.describe(Path(path), self.weights).items():
+            put_in_one_move(Path(path) / name, data)
+
+
+def export(config: TrainConfig, folder: Path, path: Path, describe: Describe | None = None) -> None:
     """Writes the float32 weights of the newest whole checkpoint in `folder` to `path`."""
     words, home = words_of(config), words_folder(config)
     shape = replace(shape_of(config), eos_token_id=words.eos)
-    beside = words if home is None else CopiedWords(folder=home, words=words)
-    save_folder(Model(config=shape, weights=checkpoint.read(folder).weights), path, beside)
+    weights = checkpoint.read(folder).weights
+    beside: Words = words if home is None else CopiedWords(folder=home, words=words)
+    if describe is not None:
+        beside = Described(words=beside, weights=weights, describe=describe)
+    save_folder(Model(config=shape, weights=weights), path, beside)

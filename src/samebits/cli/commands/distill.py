@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +18,10 @@ from samebits.cli.console import Json, output, print_json, progress
 from samebits.cli.errors import between_ranks
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from samebits.train.distill_running import Prepared
+    from samebits.train.running import Summary
 
 SCHEMA = "samebits.distill/1"
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and end; nothing is written.")]
@@ -44,11 +49,12 @@ def distill(
     # Loaded here: other commands need not wait for it.
     from samebits.parallel.grid import Grid
     from samebits.parallel.launching import ranks
+    from samebits.records.new_place import refuse_if_taken
     from samebits.train.display import on_stderr
     from samebits.train.distill_configuration import read
     from samebits.train.distill_running import distill as train
     from samebits.train.distill_running import prepare
-    from samebits.train.exporting import export, refuse_if_taken
+    from samebits.train.exporting import export
     from samebits.train.running import RefusedError
     from samebits.train.watch import BreachError
 
@@ -57,7 +63,7 @@ def distill(
     if allow_changes and not resume:
         raise ValueError("distill: --allow-changes requires --resume")
     if exported is not None:
-        refuse_if_taken(exported)
+        refuse_if_taken(exported, "--export")
     chosen = read(config, settings or [])
     with ranks(device=chosen.training.device.partition(":")[0], tell=between_ranks(as_json)) as world:
         with progress("loading teacher and data") if world.rank == 0 else nullcontext():
@@ -86,12 +92,32 @@ def distill(
             raise typer.Exit(3) from interrupt
         if world.rank == 0:
             if exported is not None:
-                export(chosen, out, exported)
+                export(chosen, out, exported, partial(_described, prepared, summary))
             if as_json:
                 print_json({"schema": SCHEMA, "config": str(config), **asdict(summary), "teacher": prepared.facts()})
             else:
                 print_summary(summary)
                 _print_teacher(prepared.facts())
+
+
+def _described(
+    prepared: Prepared, summary: Summary, folder: Path, weights: Mapping[str, Tensor]
+) -> Mapping[str, bytes]:
+    """The model card and the manifest of the student."""
+    from samebits.post.source import weights_digest
+    from samebits.post.trained import described
+
+    teacher, section = prepared.facts(), prepared.config.distillation
+    told = {"steps": summary.steps, "checkpoint": summary.digest, "teacher": teacher["digest"]}
+    facts = {
+        "command": "distill",
+        "settings": {"config": asdict(prepared.config), **told},
+        "sources": {teacher["model"]: {"digest": weights_digest(prepared.teacher.weights)}},
+    }
+    alpha, temperature = section.alpha, section.temperature
+    loss = f"{alpha} * {temperature}^2 * KL(teacher || student) + (1 - {alpha}) * cross-entropy"
+    said = f"A student of `{teacher['model']}`, after {summary.steps} updates on `{loss}`."
+    return described(folder, weights, facts, "Distilled model", said, ["distillation"])
 
 
 def _print_plan(config: Path, prepared: Prepared, as_json: bool) -> None:

@@ -36,10 +36,10 @@ def merge(
     a kill it goes on when it is run again; the folder is there once it is whole.
 
     Example: [bold]samebits merge recipe.yaml --out merged[/bold]"""
-    from samebits.post.folder import refuse_if_taken
     from samebits.post.merge_recipe import read_recipe
     from samebits.post.merging import merge as run
     from samebits.post.merging import planned
+    from samebits.records.new_place import refuse_if_taken
 
     refuse_if_taken(out)
     chosen = read_recipe(recipe)

@@ -39,10 +39,12 @@ def prune(
 
     Example: [bold]samebits prune smollm2 --sparsity 0.5 --out sparse[/bold]"""
     from samebits.model.loading import load
-    from samebits.post.folder import refuse_if_taken
     from samebits.post.pruning import Job
     from samebits.post.pruning import prune as run
+    from samebits.records.new_place import refuse_if_taken
 
+    if calibration and method != "wanda":
+        raise ValueError("prune: --calibration requires --method wanda")
     refuse_if_taken(out)
     with progress(f"loading {model}"):
         loaded = load(model)

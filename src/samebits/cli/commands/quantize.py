@@ -25,7 +25,7 @@ Calibration = Annotated[
         "--calibration", metavar="PATH", help="Text files or folders. Default: the Python standard library's sources."
     ),
 ]
-Tokens = Annotated[int, typer.Option(help="Tokens of calibration, at most.", min=1)]
+Tokens = Annotated[int, typer.Option(help="Tokens of calibration, at most.", min=512)]
 
 
 def quantize(
@@ -35,7 +35,9 @@ def quantize(
     method: Annotated[
         str, typer.Option(help="rtn: round to nearest; search: the scale with the least error on calibration text.")
     ] = "search",
-    group: Annotated[int, typer.Option(help="Numbers that share a scale in int4: 32, 64 or 128.")] = 32,
+    group: Annotated[
+        int | None, typer.Option(help="Numbers that share a scale in int4: 32 (if left out), 64 or 128.")
+    ] = None,
     calibration: Calibration = None,
     tokens: Tokens = 8192,
     shard_size: ShardSize = 5 * 10**9,
@@ -49,14 +51,18 @@ def quantize(
     Example: [bold]samebits quantize smollm2 --format q4_0 --out small[/bold], then
     [bold]samebits generate --model small/model.gguf --prompt "def main"[/bold]"""
     from samebits.model.loading import load
-    from samebits.post.folder import refuse_if_taken
     from samebits.post.quantizing import Job
     from samebits.post.quantizing import quantize as run
+    from samebits.records.new_place import refuse_if_taken
 
+    if calibration and method != "search":
+        raise ValueError("quantize: --calibration requires --method search")
+    if group is not None and format != "int4":
+        raise ValueError("quantize: --group requires --format int4")
     refuse_if_taken(out)
     with progress(f"loading {model}"):
         loaded = load(model)
-        job = Job(source=model, loaded=loaded, output=format, method=method, group=group)
+        job = Job(source=model, loaded=loaded, output=format, method=method, group=32 if group is None else group)
         layout = job.layout(shard_size)
     if dry_run:
         _print_plan(job, out, layout.sizes, as_json)

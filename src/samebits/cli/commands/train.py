@@ -51,16 +51,17 @@ def train(
     # Loaded here: other commands need not wait for it.
     from samebits.parallel.grid import Grid
     from samebits.parallel.launching import ranks
+    from samebits.records.new_place import refuse_if_taken
     from samebits.train.configuration import read
     from samebits.train.display import on_stderr
-    from samebits.train.exporting import export, refuse_if_taken
+    from samebits.train.exporting import export
     from samebits.train.running import RefusedError, run
     from samebits.train.watch import BreachError
 
     if allow_changes and not resume:
         raise ValueError("train: --allow-changes requires --resume")
     if exported is not None:
-        refuse_if_taken(exported)
+        refuse_if_taken(exported, "--export")
     chosen = read(config, settings or [])
     with ranks(device=chosen.training.device.partition(":")[0], tell=between_ranks(as_json)) as world:
         grid = Grid(world=world, tensor=tensor)
