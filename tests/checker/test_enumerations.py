@@ -48,6 +48,7 @@ def test_every_set_that_a_contract_names_for_the_cpu_is_tried_here() -> None:
     assert named == PARTS.keys() | WHOLE | LONG
 
 
+@pytest.mark.long
 def test_a_contract_that_names_a_set_is_proved_by_its_kind() -> None:
     """The entry says which set, which obligations and which backend; the checker does the rest."""
     entry = COMPONENTS["distill_loss"].contract().proofs["KD-PR3"]

@@ -222,6 +222,7 @@ def test_torch_accepts_the_operator() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.long
 def test_compiled_equals_eager() -> None:
     def step(param: Tensor, grad: Tensor, first: Tensor, second: Tensor) -> Tensor:
         return adamw_(param, grad * 2, first, second, step=4, lr=0.1) + 1

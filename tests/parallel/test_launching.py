@@ -288,6 +288,7 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
     assert printed.err.startswith(f"samebits: {words}") and printed.err.count("\n") == 1
 
 
+@pytest.mark.long
 def test_the_command_launches_ranks_that_add() -> None:
     words = [sys.executable, "-m", "samebits.cli", "launch", "--nproc", "2", "--json", "--", PROGRAM, "nothing"]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)

@@ -21,6 +21,8 @@ JUDGES = {
     "faults.py",
     "shared_faults.py",
     "proofs.py",
+    "arrangement_proofs.py",
+    "order_proofs.py",
     "bounds.py",
     "exact.py",
     "trees.py",

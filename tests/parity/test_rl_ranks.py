@@ -130,5 +130,6 @@ def command(*arguments: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.long
 def test_the_command_on_two_ranks_says_what_one_says() -> None:
     assert command("launch", "--nproc", "2", "--") == command()

@@ -171,7 +171,10 @@ def differing(left: Trained, right: Trained) -> int:
     return sum(each.count for each in found if each is not None)
 
 
-@pytest.mark.parametrize("style", STYLES)
+# One of them shows it; each takes half a minute on two cores.
+@pytest.mark.parametrize(
+    "style", [pytest.param(style, marks=pytest.mark.long if number else ()) for number, style in enumerate(STYLES)]
+)
 def test_stock_weights_depend_on_the_number_of_ranks_and_ours_do_not(style: str) -> None:
     runs = {size: on_ranks(size, beside_ours, style) for size in SIZES}
     for found in runs.values():

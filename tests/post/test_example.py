@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "merge_and_quantize.py"
 
 
+@pytest.mark.long
 def test_the_example_runs(tmp_path: Path) -> None:
     words = [sys.executable, str(EXAMPLE), str(tmp_path / "new")]
     lines = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()

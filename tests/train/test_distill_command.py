@@ -189,6 +189,7 @@ def killed_when(words: list[str], there: Callable[[], bool]) -> None:
             os.kill(started.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_killed_while_keeping_and_while_training(tmp_path: Path) -> None:
     """SIGKILL when the first file of the store appears, and in the middle of the steps; then to the same end."""
     (tmp_path / "run.yaml").write_text(text())

@@ -103,6 +103,7 @@ def killed_and_resumed(folder: Path, deaths: int, ranks: int) -> set[str]:
     return {summary.digest for summary in on_ranks(ranks, trained, str(folder), 2, 2, LONGER, True)}
 
 
+@pytest.mark.long
 def test_killed_anywhere_and_resumed_on_another_grid(tmp_path: Path) -> None:
     """On two grids; the long tests go through all five of them, four times."""
     assert killed_and_resumed(tmp_path, 2, 4) == {alone(*LONGER)}
