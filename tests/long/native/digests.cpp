@@ -324,9 +324,11 @@ void sample(int32_t format) {
     const auto requests = integers(rows, 1000, 31), positions = integers(rows, 1000, 32), top_k = integers(rows, 50, 33);
     std::vector<float> temperature(static_cast<size_t>(rows)), top_p(static_cast<size_t>(rows));
     for (size_t i = 0; i < temperature.size(); ++i) temperature[i] = 0.25f * static_cast<float>(i % 6), top_p[i] = i % 3 ? 0.75f : 1.0f;
+    const auto seeds = integers(rows, 1000, 42);
     std::vector<int64_t> tokens(static_cast<size_t>(rows));
-    call("sample", format, rows, vocabulary, int64_t{42}, pointer(logits), requests.data(), positions.data(),
-         static_cast<const float*>(temperature.data()), top_k.data(), static_cast<const float*>(top_p.data()), tokens.data());
+    call("sample", format, rows, vocabulary, pointer(logits), requests.data(), positions.data(),
+         static_cast<const float*>(temperature.data()), top_k.data(), static_cast<const float*>(top_p.data()), seeds.data(),
+         tokens.data());
     digest("sample", format).add(tokens).print();
 }
 

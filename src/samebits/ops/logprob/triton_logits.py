@@ -52,7 +52,7 @@ def logprob_described(
     GROUP: tl.constexpr,
     FLATTEN: tl.constexpr,
 ):
-    """Operands come through the tensor memory accelerator, which fills what lies outside with +0."""
+    """Operands come through the tensor memory accelerator, which fills what is outside with +0."""
     tiles_m, tiles_n = tl.cdiv(M, TILE_M), tl.cdiv(V, 256)
     steps = tl.cdiv(K, TILE_K)
     # A second counter for what follows the chain: the loads of the next tile then depend on nothing that it uses.

@@ -42,7 +42,7 @@ def matmul_described(
     PARTS: tl.constexpr,
     FLATTEN: tl.constexpr,
 ):
-    """Operands come through the tensor memory accelerator, which fills what lies outside with +0."""
+    """Operands come through the tensor memory accelerator, which fills what is outside with +0."""
     tiles_m, tiles_n = tl.cdiv(M, TILE_M), tl.cdiv(N, TILE_N)
     steps = tl.cdiv(K, TILE_K)
     # A second counter for the stores: the loads of the next tile then depend on nothing that the stores use.

@@ -22,7 +22,7 @@ def tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 @triton.jit
 def offsets_of(rows, columns, M, N, TRANSPOSED: tl.constexpr):
-    """Where a tile lies in a contiguous (M, N) matrix, or (N, M) when TRANSPOSED, and which part of it does."""
+    """Where a tile is in a contiguous (M, N) matrix, or (N, M) when TRANSPOSED, and which part of it is inside."""
     inside = (rows < M)[:, None] & (columns < N)[None, :]
     if TRANSPOSED:
         return columns[None, :].to(tl.int64) * M + rows[:, None], inside
