@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +37,19 @@ def test_stock_linear_changes_a_row_with_its_batch() -> None:
 def test_the_same_function_is_accurate_and_repeats() -> None:
     """One broken promise says nothing about another."""
     assert only(torch.nn.functional.linear, "accuracy", shape=(8, 64, 64)).verdict is Verdict.HOLDS
+
+
+def test_a_function_too_slow_for_its_time_is_called_once_in_every_way() -> None:
+    """Slow is not broken, and a busy machine is not the function's fault: each promise is tried before time ends it."""
+
+    def slow(a: Tensor, b: Tensor) -> Tensor:
+        time.sleep(0.05)
+        return sb.ops.matmul(a, b)
+
+    promises = ["repeat", "batch", "padding", "chunk", "accuracy"]
+    report = sb.check(slow, "matmul", promises=promises, formats=["float32"], seconds=0.1)
+    found = {finding.promise: (finding.verdict, finding.cases > 0) for finding in report.findings}
+    assert found == dict.fromkeys(promises, (Verdict.HOLDS, True))
 
 
 def test_stock_linear_has_several_orders() -> None:

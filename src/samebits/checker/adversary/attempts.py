@@ -11,7 +11,7 @@ from samebits.checker.adversary.bench import Answer, Bench, RaisedError
 from samebits.checker.adversary.coverage import Coverage
 from samebits.checker.adversary.ledger import Difference, Ledger
 from samebits.checker.adversary.nearness import judge_nearness, judge_specials
-from samebits.checker.adversary.situations import Ways
+from samebits.checker.adversary.situations import Ways, ways_of
 from samebits.checker.adversary.trial import Trial
 
 MOST_ELEMENTS = 1 << 18
@@ -135,11 +135,15 @@ class Attempts:
         self.coverage.lines = answer.lines
 
     def affordable(self, trial: Trial) -> bool:
-        """A call may take a fortieth of the whole time, and its data no longer to make."""
+        """A call may take a fortieth of the whole time, and its data no longer to make; the first of a kind any time."""
         calls = 2 if trial.history else 1
         if self.bench.elements(trial.sizes) > MOST_ELEMENTS:
             return False
-        return self.bench.cost.expected(trial.sizes) * calls <= max(self.seconds / 40, 0.02)
+        return self.untried(trial) or self.bench.cost.expected(trial.sizes) * calls <= max(self.seconds / 40, 0.02)
+
+    def untried(self, trial: Trial) -> bool:
+        """Whether no call was like this one yet. It is made however slow the function: what no call tried is not judged."""
+        return not self.coverage.calls or not all(self.coverage.ways[way] for way in ways_of(trial))
 
     def pool_rows(self, problem: Trial) -> int:
         return len(self.bench.pool(problem).kinds)

@@ -94,8 +94,8 @@ class Search(Attempts):
                 if not self.open(base):
                     continue
             for place, trial in enumerate(core(base, self.ways)):
-                if not self.left(CORE_SHARE * (number + 1) / len(self.formats) + 0.1):
-                    break
+                if not self.left(CORE_SHARE * (number + 1) / len(self.formats) + 0.1) and not self.untried(trial):
+                    continue
                 self.attempt(trial, watch=not place % WATCHED)
             for shared in self._kinds_of_shared()[1:]:
                 other = replace(base, shared=shared, seed=self.seed + 1)
