@@ -24,7 +24,7 @@ IGNORE_INDEX = -100
 LOGIT_SCALE = {"normal": 4.0, "wide": 2.0**-12, "cancelling": 2.0**-18}
 # First-order bounds below are taken this much wider for the products of small errors that they leave out.
 SECOND_ORDER = 1.01
-# Of h by its series: ten coefficients, nine fused steps whose errors shrink with the powers of a gap below 1, two products.
+# Of h by its series: ten coefficients, nine fused steps whose errors shrink with the powers of a gap, two products.
 SERIES_ROUNDINGS = 8
 
 
