@@ -51,18 +51,33 @@ struct Softmax {
     }
 };
 
+// e^-gap - 1 + gap where |gap| < 1, by the series of x^2 (1/2! + x/3! + ...): never negative, and 0 for 0.
+Floats excess(Floats gap) {
+    constexpr float factorials[] = {6.0f, 24.0f, 120.0f, 720.0f, 5040.0f, 40320.0f, 362880.0f, 3628800.0f, 39916800.0f};
+    const Floats x = subtract(zeros(), gap);
+    Floats series = broadcast(1.0f / factorials[8]);
+    for (int k = 7; k >= 0; --k) series = fma(series, x, broadcast(1.0f / factorials[k]));
+    return mul(mul(x, x), fma(series, x, broadcast(0.5f)));
+}
+
 template <class T>
 float row_divergence(int64_t width, const Softmax<T>& teacher, const Softmax<T>& student) {
-    const Floats share = broadcast(1.0f / teacher.total);
+    const Floats share = broadcast(1.0f / teacher.total), student_share = broadcast(1.0f / student.total);
     const Floats log_teacher = broadcast(elementary::log(teacher.total));
     const Floats log_student = broadcast(elementary::log(student.total));
     return lane_sum(width, [&](Floats sum, int64_t v, int count) {
         const Floats d = teacher.shifted(v, count);
-        const Floats p = mul(quick::exp(d), share);
-        const Floats gap = subtract(subtract(d, log_teacher), subtract(student.shifted(v, count), log_student));
-        // What the teacher gives probability 0 adds nothing, whatever its logarithm.
+        const Floats mine = student.shifted(v, count);
+        const Floats p = mul(quick::exp(d), share), q = mul(quick::exp(mine), student_share);
+        const Floats gap = subtract(subtract(d, log_teacher), subtract(mine, log_student));
+        // Each term is p (e^-gap - 1 + gap), which is never negative: q - p + p gap where that does not cancel.
+        const auto g = elementary::lanes(gap), one = elementary::fill<elementary::FloatLanes>(1.0f);
+        const auto near = elementary::lanes(fma(p, excess(gap), sum));
+        const auto far = elementary::lanes(add(sum, fma(p, gap, subtract(q, p))));
+        const auto some = (g < one) & (g > -one) ? near : far;
+        // Where the teacher gives probability 0, whatever its logarithm.
         const auto missing = elementary::lanes(p) == elementary::fill<elementary::FloatLanes>(0.0f);
-        return elementary::floats(missing ? elementary::lanes(sum) : elementary::lanes(fma(p, gap, sum)));
+        return elementary::floats(missing ? elementary::lanes(add(sum, q)) : some);
     });
 }
 

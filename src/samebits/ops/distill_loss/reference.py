@@ -2,15 +2,20 @@
 
 float32 after every step, fused where fma is written. r = 1/T; for the student s and the teacher t:
   max = max_v x + 0             d = x*r - max*r         e = exp(d)      S = lanes-256 sum of e     log p = d - log(S)
-  p = e_t * (1/S_t)             KL = lanes-256 sum of fma(p, log p_t - log p_s, sum), terms with p = 0 left out
+  p = e * (1/S)                 g = log p_t - log p_s   KL = lanes-256 sum of a term that is never negative:
+    p_t = 0:  sum + p_s         |g| < 1:  fma(p_t, h, sum)          else:  sum + fma(p_t, g, p_s - p_t)
+    x = 0 - g,  h = x*x * (c_0 + x (c_1 + x (... c_9))), fused, c_k = 1/(k + 2)!: e^-g - 1 + g
   CE = log(S) - d_y of the student with r = 1
   loss = fma(alpha T^2, KL, (1 - alpha) * CE), or the one term whose weight is not 0
   dstudent = fma(g * alpha T, p_s - p_t, (g * (1 - alpha)) * (p_1 - onehot)) or one term; p_1: the student, r = 1
 Lanes: element v to lane v mod 256, from +0; then folded by halves. Weights are rounded once from float64.
-In float64 the same formulas are plain torch, exact enough to judge the others against."""
+Probabilities sum to 1, so that KL = sum of p_t g is the sum of p_t g + p_s - p_t = p_t (e^-g - 1 + g) as well: of near
+distributions, where rounding would drown the plain sum and could turn its sign, nothing cancels here.
+In float64 the plain formulas are torch's, exact enough to judge the others against."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +30,9 @@ from samebits.numerics.fma import fma32
 LANES = 256
 # Per row, for the backward: the raw maxima of student and teacher, and 1/S of student, teacher, student with T = 1.
 STATISTICS = 5
+
+# 1/2!, 1/3!, ... 1/11!, each rounded once: of e^x - 1 - x = x^2 (1/2! + x/3! + ...), good to 2^-28 where |x| < 1.
+SERIES = tuple(np.float32(1.0) / np.float32(math.factorial(2 + k)) for k in range(10))
 
 # Infinities, and what comes of them, are data like any other.
 _quietly = np.errstate(all="ignore")
@@ -129,14 +137,24 @@ def forward(
 
 
 def _divergence(theirs: _Distribution, mine: _Distribution) -> np.ndarray:
-    p_MV = theirs.weights * theirs.inverse_total
+    p_MV, q_MV = theirs.weights * theirs.inverse_total, mine.weights * mine.inverse_total
     gap_MV = theirs.logarithms - mine.logarithms
 
     def step(sums: np.ndarray, here: slice) -> np.ndarray:
-        p = p_MV[:, here]
-        return np.where(p == 0, sums, fma32(p, gap_MV[:, here], sums))
+        p, q, gap = p_MV[:, here], q_MV[:, here], gap_MV[:, here]
+        near, far = fma32(p, _excess(gap), sums), sums + fma32(p, gap, q - p)
+        return np.where(p == 0, sums + q, np.where(np.abs(gap) < 1, near, far))
 
     return lanes_sum(p_MV.shape, step)
+
+
+def _excess(gap: np.ndarray) -> np.ndarray:
+    """e^-gap - 1 + gap where |gap| < 1: never negative, and 0 for 0."""
+    x = np.float32(0.0) - gap
+    series = np.full_like(x, SERIES[-1])
+    for coefficient in SERIES[-2::-1]:
+        series = fma32(series, x, np.full_like(x, coefficient))
+    return (x * x) * series
 
 
 @_quietly

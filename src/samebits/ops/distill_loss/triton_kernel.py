@@ -49,6 +49,23 @@ def row_total(ptr, maximum, inverse, rows, M, V, ROWS: tl.constexpr, ALIGNED: tl
     return fold_by_halves(lanes, ROWS)[:, None]
 
 
+@triton.jit
+def excess(gap):
+    """e^-gap - 1 + gap where |gap| < 1, by the series of x^2 (1/2! + x/3! + ...): never negative, and 0 for 0."""
+    x = 0.0 - gap
+    series = tl.full(x.shape, 2.5052107943679403e-08, tl.float32)
+    series = tl.fma(series, x, tl.full(x.shape, 2.755731998149713e-07, tl.float32))
+    series = tl.fma(series, x, tl.full(x.shape, 2.7557318844628753e-06, tl.float32))
+    series = tl.fma(series, x, tl.full(x.shape, 2.4801587642286904e-05, tl.float32))
+    series = tl.fma(series, x, tl.full(x.shape, 0.00019841270113829523, tl.float32))
+    series = tl.fma(series, x, tl.full(x.shape, 0.0013888889225199819, tl.float32))
+    series = tl.fma(series, x, tl.full(x.shape, 0.008333333767950535, tl.float32))
+    series = tl.fma(series, x, tl.full(x.shape, 0.0416666679084301, tl.float32))
+    series = tl.fma(series, x, tl.full(x.shape, 0.1666666716337204, tl.float32))
+    series = tl.fma(series, x, tl.full(x.shape, 0.5, tl.float32))
+    return (x * x) * series
+
+
 @triton.jit(
     do_not_specialize=["M", "V", "ignore_index", "inverse", "divergence_weight", "entropy_weight"],
     do_not_specialize_on_alignment=["student_ptr", "teacher_ptr", "targets_ptr", "loss_ptr", "statistics_ptr"],
@@ -89,19 +106,21 @@ def distill_loss_forward(
         teacher_maximum = row_maximum(teacher_ptr, rows, M, V, ROWS, ALIGNED)
         student_total = row_total(student_ptr, maximum, inverse, rows, M, V, ROWS, ALIGNED)
         teacher_total = row_total(teacher_ptr, teacher_maximum, inverse, rows, M, V, ROWS, ALIGNED)
-        share = tl.div_rn(1.0, teacher_total)
+        share, student_share = tl.div_rn(1.0, teacher_total), tl.div_rn(1.0, student_total)
         tl.store(place + M, tl.reshape(teacher_maximum, (ROWS,)), mask=exists)
-        tl.store(place + 2 * M.to(tl.int64), tl.reshape(tl.div_rn(1.0, student_total), (ROWS,)), mask=exists)
+        tl.store(place + 2 * M.to(tl.int64), tl.reshape(student_share, (ROWS,)), mask=exists)
         tl.store(place + 3 * M.to(tl.int64), tl.reshape(share, (ROWS,)), mask=exists)
         log_student, log_teacher = log(student_total), log(teacher_total)
         lanes = tl.zeros((ROWS, 256), dtype=tl.float32)
         for start in range(0, V, 256):
             d = load_block(teacher_ptr, rows, start, M, V, ALIGNED) * inverse - teacher_maximum * inverse
             mine = load_block(student_ptr, rows, start, M, V, ALIGNED) * inverse - maximum * inverse
-            p = exp(d) * share
+            p, q = exp(d) * share, exp(mine) * student_share
             gap = (d - log_teacher) - (mine - log_student)
-            # What the teacher gives probability 0 adds nothing, whatever its logarithm; so does what does not exist.
-            lanes = tl.where(p == 0.0, lanes, tl.fma(p, gap, lanes))
+            # Each term is p (e^-gap - 1 + gap), which is never negative: q - p + p gap where that does not cancel.
+            near, far = tl.fma(p, excess(gap), lanes), lanes + tl.fma(p, gap, q - p)
+            # Where the teacher gives probability 0, whatever its logarithm; of what does not exist q is 0 as well.
+            lanes = tl.where(p == 0.0, lanes + q, tl.where((gap < 1.0) & (gap > -1.0), near, far))
         divergence = fold_by_halves(lanes, ROWS)[:, None]
         loss = tl.fma(divergence_weight, divergence, loss) if ENTROPY else divergence_weight * divergence
     out = tl.reshape(loss, (ROWS,))

@@ -152,8 +152,15 @@ def _cross_entropy(draw: Draw) -> Results:
 def _distill_loss(draw: Draw) -> Results:
     teacher, targets = draw.tensor(ROWS, VOCABULARY), draw.numbers(VOCABULARY, ROWS)
     targets[5] = -100
-    loss = partial(ops.distill_loss, teacher_logits=teacher, targets=targets, temperature=2.5, alpha=0.3)
-    return with_gradients(draw, loss, student_logits=draw.tensor(ROWS, VOCABULARY))
+    student = draw.tensor(ROWS, VOCABULARY)
+    found: Results = {}
+    mixed = partial(ops.distill_loss, teacher_logits=teacher, targets=targets, temperature=2.5, alpha=0.3)
+    # A mean may hide that a row's last bit is another.
+    for reduction in ("mean", "none"):
+        loss = partial(mixed, reduction=reduction)
+        each = with_gradients(draw, loss, student_logits=student)
+        found |= {f"{name} {reduction}": value for name, value in each.items()}
+    return found
 
 
 def _grad_norm(draw: Draw) -> Results:
