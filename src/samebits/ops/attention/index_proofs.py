@@ -12,7 +12,7 @@ from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth, Whole
 from samebits.ops.attention.cache import PAGE_MULTIPLE
-from samebits.ops.attention.forms import BLOCK_KEYS, Rule
+from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, Rule
 from samebits.ops.index_claims import SIZE_LIMIT, each_once, equal_parts, fold_of_lanes, lane_of_an_element, row_shares
 
 # (causal, windowed)
@@ -131,24 +131,25 @@ def every_visible_query_once(causal: bool, windowed: bool) -> Claim:
     )
 
 
-def blocks_at_logical_positions() -> Claim:
-    """triton_kernel.py:walk and cpu_forward.h:run_forward: a key's block and place in it are key div 64 and key mod 64.
+def blocks_at_logical_positions(size: int) -> Claim:
+    """triton_kernel.py:walk and cpu_forward.h:walk: a key's block and place in it are key div 64 and key mod 64.
 
-    Neither the first key nor the tile that a query lies in appears: two tiles meet a key in the same block."""
+    Neither the first key nor the tile that a query lies in appears: two tiles meet a key in the same block. So it is
+    with splits (cpu_forward.h:run_forward), whose borders are borders of blocks."""
 
     def state(z: Symbols) -> Truth:
         key, visible_from, other_from = z.wholes("key visible_from other_from", least=0)
         z.assume(visible_from <= key, other_from <= key)
         places = []
         for first in (visible_from, other_from):
-            begin = first // BLOCK_KEYS * BLOCK_KEYS if not z.faulty else first
-            turn, place = z.divide(key - begin, BLOCK_KEYS)
-            places.append((begin + turn * BLOCK_KEYS, place))
+            begin = first // size * size if not z.faulty else first
+            turn, place = z.divide(key - begin, size)
+            places.append((begin + turn * size, place))
         (block, place), (other_block, other_place) = places
-        return (block == other_block) & (place == other_place) & (place == key % BLOCK_KEYS)
+        return (block == other_block) & (place == other_place) & (place == key % size)
 
     return Claim(
-        name="blocks at logical positions",
+        name=f"blocks of {size} at logical positions",
         state=state,
         fault="blocks counted from the first visible key",
         truncating=True,
@@ -313,7 +314,8 @@ def visible_pairs() -> Proof:
 def places() -> Proof:
     """triton_kernel.py: attention_forward, walk; triton_blocks.py: key_rows; cache.py: PagedCache."""
     claims = [
-        blocks_at_logical_positions(),
+        blocks_at_logical_positions(BLOCK_KEYS),
+        blocks_at_logical_positions(SPLIT_KEYS),
         every_row_has_one_tile(),
         programs_cover(),
         heads_in_range(),
