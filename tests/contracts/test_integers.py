@@ -225,7 +225,7 @@ def test_key_range_visits_what_is_seen() -> None:
 
 def test_tiles_are_a_permutation() -> None:
     """`tile_at` on plain numbers."""
-    from samebits.ops.matmul.triton_kernel import tile_at
+    from samebits.ops.matmul.triton_tiles import tile_at
 
     draw, place = random.Random(2), plainly(tile_at)
     for _ in range(100):

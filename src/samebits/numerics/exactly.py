@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from decimal import Context, Decimal, localcontext
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 DIGITS: Final = Context(prec=60)
@@ -16,6 +16,8 @@ PI: Final = Decimal("3.141592653589793238462643383279502884197169399375105820974
 LARGEST_ANGLE: Final = 4.0
 
 
+# A schedule is asked for again and again, by all that is checked about it.
+@lru_cache(maxsize=1 << 16)
 def cosine(angle: float) -> float:
     """cos of an angle in radians, for magnitudes up to 4."""
     _check("cosine", "angle", angle, LARGEST_ANGLE)

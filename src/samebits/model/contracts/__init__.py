@@ -1,1 +1,2 @@
-"""What the model's layer promises, a component each: its tokenizer, its forward pass, its cache."""
+"""What the model's layer promises, a component each: its tokenizer, its forward pass, its cache; what holds for every
+operator below it."""

@@ -132,7 +132,7 @@ def every_visible_query_once(causal: bool, windowed: bool) -> Claim:
 
 
 def blocks_at_logical_positions(size: int) -> Claim:
-    """triton_kernel.py:walk and cpu_forward.h:walk: a key's block and place in it are key div 64 and key mod 64.
+    """triton_forward_walk.py:walk and cpu_forward.h:walk: a key's block is key div 64, its place key mod 64.
 
     Neither the first key nor the tile that a query lies in appears: two tiles meet a key in the same block. So it is
     with splits (cpu_forward.h:run_forward), whose borders are borders of blocks."""
@@ -157,7 +157,7 @@ def blocks_at_logical_positions(size: int) -> Claim:
 
 
 def every_row_has_one_tile() -> Claim:
-    """triton_kernel.py:attention_forward: PACK heads times TILE // PACK queries a tile; rows past QUERIES * PACK rest.
+    """triton_forward.py:attention_forward: PACK heads times TILE // PACK queries a tile; rows past QUERIES * PACK rest.
 
     Query and head of every (query, head) come up in one tile and one row of it; the key head is that of the group."""
 
@@ -183,7 +183,7 @@ def every_row_has_one_tile() -> Claim:
 
 
 def programs_cover() -> Claim:
-    """triton_kernel.py:attention_forward and triton_backward.py: program -> (sequence, line, tile), tiles backwards."""
+    """triton_forward.py, triton_dq.py, triton_dk_dv.py: program -> (sequence, line, tile), tiles backwards."""
 
     def state(z: Symbols) -> Truth:
         sequences, lines, tiles = z.wholes("sequences lines tiles", least=1)
@@ -203,7 +203,8 @@ def programs_cover() -> Claim:
 
 
 def heads_in_range() -> Claim:
-    """Query head h reads key head h div (Hq / Hk): triton_kernel.py, triton_backward.py, cpu_tiles.h:Layout."""
+    """triton_forward.py, triton_dq.py, triton_dk_dv.py, cpu_tiles.h:Layout: query head h reads key head
+    h div (Hq / Hk)."""
 
     def state(z: Symbols) -> Truth:
         key_heads, group = z.wholes("key_heads group", least=1)
@@ -312,7 +313,7 @@ def visible_pairs() -> Proof:
 
 
 def places() -> Proof:
-    """triton_kernel.py: attention_forward, walk; triton_blocks.py: key_rows; cache.py: PagedCache."""
+    """triton_forward.py, triton_forward_walk.py, triton_dq.py, triton_dk_dv.py, triton_blocks.py:key_rows; cache.py."""
     claims = [
         blocks_at_logical_positions(BLOCK_KEYS),
         blocks_at_logical_positions(SPLIT_KEYS),

@@ -1,7 +1,8 @@
-"""Attention by Triton, backward: two passes that own what they write, so nothing is added by atomics.
+"""Launches of attention by Triton, backward: row sums, then two passes that own what they write.
 
-One pass walks the keys for a tile of queries (dQ), the other the queries for a tile of keys (dK, dV), heads of a group
-ascending. Weights are recomputed from the saved log-sum-exp: memory grows with the tokens, not with their square."""
+One pass walks the keys for a tile of queries (triton_dq.py), the other the queries for a tile of keys
+(triton_dk_dv.py). Weights are recomputed from the saved log-sum-exp: memory grows with the tokens, not with their
+square."""
 
 from __future__ import annotations
 
@@ -10,26 +11,16 @@ from typing import Any, Final
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from samebits.native.launch_numbers import forced
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import Described, run
 from samebits.ops.attention.forms import Rule, Sequences
-from samebits.ops.attention.triton_blocks import (
-    aligned,
-    any_of,
-    describable,
-    describe,
-    fold,
-    key_range,
-    load_rows,
-    not_finite,
-    query_range,
-    store_rows,
-)
-from samebits.ops.attention.triton_walks import is_done, scaled, walk_keys, walk_queries
+from samebits.ops.attention.triton_blocks import aligned, describable, describe
+from samebits.ops.attention.triton_delta import attention_delta
+from samebits.ops.attention.triton_dk_dv import attention_dk_dv
+from samebits.ops.attention.triton_dq import attention_dq
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,589 +32,6 @@ class BackwardLaunch:
     described: bool = True
     warps: int = 4
     stages: int = 2
-
-
-@triton.jit(
-    do_not_specialize=["heads", "tiles", "pitch", "do_token", "do_head"],
-    do_not_specialize_on_alignment=["out_ptr", "do_ptr", "lse_ptr", "statistics_ptr", "q_start_ptr", "q_length_ptr"],
-)
-def attention_delta(
-    out_ptr,
-    do_ptr,
-    lse_ptr,
-    statistics_ptr,
-    q_start_ptr,
-    q_length_ptr,
-    heads: tl.int32,
-    tiles: tl.int32,
-    pitch: tl.int64,
-    do_token: tl.int64,
-    do_head: tl.int64,
-    ROWS: tl.constexpr,
-    HEAD: tl.constexpr,
-    PADDED: tl.constexpr,
-    STEPS: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
-    """delta = sum over the head of do * out: 256 lanes, folded by halves; those past the head are +0.
-
-    -lse and delta are stored in a line a head, (sequences, 2, heads, pitch), so that a tile reads them as one piece."""
-    line, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    sequence, head = line // heads, line % heads
-    q_length = tl.load(q_length_ptr + sequence).to(tl.int32)
-    if tile * ROWS >= q_length:
-        return
-    queries = tile * ROWS + tl.arange(0, ROWS)
-    known = queries < q_length
-    tokens = tl.load(q_start_ptr + sequence).to(tl.int64) + queries
-    rows = tokens * heads + head
-    out = load_rows(out_ptr, rows * HEAD, known, HEAD, PADDED, True, ALIGNED)
-    do = load_rows(do_ptr, tokens * do_token + head * do_head, known, HEAD, PADDED, True, ALIGNED)
-    # Lanes past PADDED would add their +0 first: to -0 it makes a difference, so it is added here.
-    products = tl.fma(do.to(tl.float32), out.to(tl.float32), tl.zeros((ROWS, PADDED), dtype=tl.float32)) + 0.0
-    places = statistics_ptr + (sequence * 2 * heads + head) * pitch + queries
-    tl.store(places, 0.0 - tl.load(lse_ptr + rows, mask=known, other=0.0), mask=known)
-    tl.store(places + heads * pitch, tl.reshape(fold(products, ROWS, PADDED, STEPS), (ROWS,)), mask=known)
-
-
-@triton.jit(
-    do_not_specialize=[
-        "q_token",
-        "q_head",
-        "k_token",
-        "k_head",
-        "v_token",
-        "v_head",
-        "do_token",
-        "do_head",
-        "pitch",
-        "heads",
-        "tiles",
-        "first_tile",
-        "first_tiles",
-        "window",
-        "c",
-        "scale",
-        "cap_factor",
-        "cap",
-    ],
-    do_not_specialize_on_alignment=[
-        "q_ptr",
-        "k_ptr",
-        "v_ptr",
-        "do_ptr",
-        "statistics_ptr",
-        "wrong_ptr",
-        "dq_ptr",
-        "q_start_ptr",
-        "q_length_ptr",
-        "k_start_ptr",
-        "k_length_ptr",
-    ],
-)
-def attention_dq(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    do_ptr,
-    statistics_ptr,
-    wrong_ptr,
-    dq_ptr,
-    k_described,
-    v_described,
-    q_start_ptr,
-    q_length_ptr,
-    k_start_ptr,
-    k_length_ptr,
-    q_token: tl.int64,
-    q_head: tl.int64,
-    k_token: tl.int64,
-    k_head: tl.int64,
-    v_token: tl.int64,
-    v_head: tl.int64,
-    do_token: tl.int64,
-    do_head: tl.int64,
-    pitch: tl.int64,
-    heads: tl.int32,
-    tiles: tl.int32,
-    first_tile: tl.int32,
-    first_tiles: tl.int32,
-    window: tl.int32,
-    c: tl.float32,
-    scale: tl.float32,
-    cap_factor: tl.float32,
-    cap: tl.float32,
-    HEAD: tl.constexpr,
-    PADDED: tl.constexpr,
-    GROUP: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    DESCRIBED: tl.constexpr,
-    CAREFUL: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    EXACT: tl.constexpr,
-):
-    """dQ = scale * sum over keys ascending of dS K, dS = P * (dO V - delta)."""
-    line = tl.program_id(0) // tiles
-    tile = tiles - 1 - tl.program_id(0) % tiles
-    wrong_ptr += line * first_tiles + tile * QUERIES // first_tile
-    if is_done(wrong_ptr, CAREFUL):
-        return
-    sequence, head = line // heads, line % heads
-    q_length, k_length = tl.load(q_length_ptr + sequence).to(tl.int32), tl.load(k_length_ptr + sequence).to(tl.int32)
-    if tile * QUERIES >= q_length:
-        return
-    q_start, k_start = tl.load(q_start_ptr + sequence).to(tl.int64), tl.load(k_start_ptr + sequence).to(tl.int64)
-    key_head = head // GROUP
-    rows = tl.arange(0, QUERIES)
-    queries = tile * QUERIES + rows
-    inside = queries < q_length
-    offset = k_length - q_length
-    positions = offset + queries
-    token = q_start + tile * QUERIES
-    q = load_rows(q_ptr + token * q_token + head * q_head, rows * q_token, inside, HEAD, PADDED, True, ALIGNED)
-    do = load_rows(do_ptr + token * do_token + head * do_head, rows * do_token, inside, HEAD, PADDED, True, ALIGNED)
-    places = statistics_ptr + (sequence * 2 * heads + head) * pitch + queries
-    minus_lse = tl.load(places, mask=inside, other=0.0)
-    delta = tl.load(places + heads * pitch, mask=inside, other=0.0)
-    k_ptr += key_head * k_head
-    v_ptr += key_head * v_head
-    dq = tl.zeros((QUERIES, PADDED), dtype=tl.float32)
-    last = offset + min(tile * QUERIES + QUERIES, q_length) - 1
-    start, full_start, full_end, end = key_range(
-        offset + tile * QUERIES, last, k_length, window, KEYS, CAUSAL, WINDOWED
-    )
-    if CAREFUL:
-        dq = walk_keys(
-            dq,
-            q,
-            do,
-            minus_lse,
-            delta,
-            k_ptr,
-            v_ptr,
-            k_described,
-            v_described,
-            positions,
-            k_start,
-            k_length,
-            key_head,
-            k_token,
-            v_token,
-            window,
-            c,
-            cap_factor,
-            cap,
-            start,
-            end,
-            HEAD,
-            PADDED,
-            KEYS,
-            True,
-            True,
-            CAUSAL,
-            WINDOWED,
-            SOFTCAP,
-            DESCRIBED,
-            ALIGNED,
-            EXACT,
-        )
-    else:
-        if WINDOWED:
-            dq = walk_keys(
-                dq,
-                q,
-                do,
-                minus_lse,
-                delta,
-                k_ptr,
-                v_ptr,
-                k_described,
-                v_described,
-                positions,
-                k_start,
-                k_length,
-                key_head,
-                k_token,
-                v_token,
-                window,
-                c,
-                cap_factor,
-                cap,
-                start,
-                full_start,
-                HEAD,
-                PADDED,
-                KEYS,
-                True,
-                False,
-                CAUSAL,
-                WINDOWED,
-                SOFTCAP,
-                DESCRIBED,
-                ALIGNED,
-                EXACT,
-            )
-        dq = walk_keys(
-            dq,
-            q,
-            do,
-            minus_lse,
-            delta,
-            k_ptr,
-            v_ptr,
-            k_described,
-            v_described,
-            positions,
-            k_start,
-            k_length,
-            key_head,
-            k_token,
-            v_token,
-            window,
-            c,
-            cap_factor,
-            cap,
-            full_start,
-            full_end,
-            HEAD,
-            PADDED,
-            KEYS,
-            False,
-            False,
-            CAUSAL,
-            WINDOWED,
-            SOFTCAP,
-            DESCRIBED,
-            ALIGNED,
-            EXACT,
-        )
-        dq = walk_keys(
-            dq,
-            q,
-            do,
-            minus_lse,
-            delta,
-            k_ptr,
-            v_ptr,
-            k_described,
-            v_described,
-            positions,
-            k_start,
-            k_length,
-            key_head,
-            k_token,
-            v_token,
-            window,
-            c,
-            cap_factor,
-            cap,
-            full_end,
-            end,
-            HEAD,
-            PADDED,
-            KEYS,
-            True,
-            False,
-            CAUSAL,
-            WINDOWED,
-            SOFTCAP,
-            DESCRIBED,
-            ALIGNED,
-            EXACT,
-        )
-        tl.store(wrong_ptr, any_of(not_finite(dq)).to(tl.int32))
-    dq_ptr += (token * heads + head) * HEAD
-    store_rows(dq_ptr, rows * (heads * HEAD), inside, scaled(dq, scale), HEAD, PADDED)
-
-
-@triton.jit(
-    do_not_specialize=[
-        "q_token",
-        "q_head",
-        "k_token",
-        "k_head",
-        "v_token",
-        "v_head",
-        "do_token",
-        "do_head",
-        "pitch",
-        "heads",
-        "tiles",
-        "first_tile",
-        "first_tiles",
-        "window",
-        "c",
-        "scale",
-        "cap_factor",
-        "cap",
-    ],
-    do_not_specialize_on_alignment=[
-        "q_ptr",
-        "k_ptr",
-        "v_ptr",
-        "do_ptr",
-        "statistics_ptr",
-        "wrong_ptr",
-        "dk_ptr",
-        "dv_ptr",
-        "q_start_ptr",
-        "q_length_ptr",
-        "k_start_ptr",
-        "k_length_ptr",
-    ],
-)
-def attention_dk_dv(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    do_ptr,
-    statistics_ptr,
-    wrong_ptr,
-    dk_ptr,
-    dv_ptr,
-    q_described,
-    do_described,
-    statistics_described,
-    q_start_ptr,
-    q_length_ptr,
-    k_start_ptr,
-    k_length_ptr,
-    q_token: tl.int64,
-    q_head: tl.int64,
-    k_token: tl.int64,
-    k_head: tl.int64,
-    v_token: tl.int64,
-    v_head: tl.int64,
-    do_token: tl.int64,
-    do_head: tl.int64,
-    pitch: tl.int64,
-    heads: tl.int32,
-    tiles: tl.int32,
-    first_tile: tl.int32,
-    first_tiles: tl.int32,
-    window: tl.int32,
-    c: tl.float32,
-    scale: tl.float32,
-    cap_factor: tl.float32,
-    cap: tl.float32,
-    HEAD: tl.constexpr,
-    PADDED: tl.constexpr,
-    GROUP: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    DESCRIBED: tl.constexpr,
-    CAREFUL: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    EXACT: tl.constexpr,
-):
-    """dV = sum of P dO, dK = scale * sum of dS Q: heads of the group ascending, in each head queries ascending."""
-    key_heads = heads // GROUP
-    line, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    wrong_ptr += line * first_tiles + tile * KEYS // first_tile
-    if is_done(wrong_ptr, CAREFUL):
-        return
-    sequence, key_head = line // key_heads, line % key_heads
-    q_length, k_length = tl.load(q_length_ptr + sequence).to(tl.int32), tl.load(k_length_ptr + sequence).to(tl.int32)
-    if tile * KEYS >= k_length:
-        return
-    q_start, k_start = tl.load(q_start_ptr + sequence).to(tl.int64), tl.load(k_start_ptr + sequence).to(tl.int64)
-    rows = tl.arange(0, KEYS)
-    keys = tile * KEYS + rows
-    known = keys < k_length
-    offset = k_length - q_length
-    token = k_start + tile * KEYS
-    k = load_rows(k_ptr + token * k_token + key_head * k_head, rows * k_token, known, HEAD, PADDED, True, ALIGNED)
-    v = load_rows(v_ptr + token * v_token + key_head * v_head, rows * v_token, known, HEAD, PADDED, True, ALIGNED)
-    dk = tl.zeros((KEYS, PADDED), dtype=tl.float32)
-    dv = tl.zeros((KEYS, PADDED), dtype=tl.float32)
-    start, full_start, full_end, end = query_range(
-        tile * KEYS, min(tile * KEYS + KEYS, k_length) - 1, offset, q_length, window, QUERIES, CAUSAL, WINDOWED
-    )
-    for member in range(GROUP):
-        head = key_head * GROUP + member
-        line = sequence * 2 * heads + head
-        if CAREFUL:
-            dk, dv = walk_queries(
-                dk,
-                dv,
-                k,
-                v,
-                q_ptr,
-                do_ptr,
-                statistics_ptr,
-                q_described,
-                do_described,
-                statistics_described,
-                keys,
-                q_start,
-                q_length,
-                k_length,
-                offset,
-                head,
-                line,
-                heads,
-                pitch,
-                q_token,
-                q_head,
-                do_token,
-                do_head,
-                window,
-                c,
-                cap_factor,
-                cap,
-                start,
-                end,
-                HEAD,
-                PADDED,
-                QUERIES,
-                True,
-                True,
-                CAUSAL,
-                WINDOWED,
-                SOFTCAP,
-                DESCRIBED,
-                ALIGNED,
-                EXACT,
-            )
-        else:
-            dk, dv = walk_queries(
-                dk,
-                dv,
-                k,
-                v,
-                q_ptr,
-                do_ptr,
-                statistics_ptr,
-                q_described,
-                do_described,
-                statistics_described,
-                keys,
-                q_start,
-                q_length,
-                k_length,
-                offset,
-                head,
-                line,
-                heads,
-                pitch,
-                q_token,
-                q_head,
-                do_token,
-                do_head,
-                window,
-                c,
-                cap_factor,
-                cap,
-                start,
-                full_start,
-                HEAD,
-                PADDED,
-                QUERIES,
-                True,
-                False,
-                CAUSAL,
-                WINDOWED,
-                SOFTCAP,
-                DESCRIBED,
-                ALIGNED,
-                EXACT,
-            )
-            dk, dv = walk_queries(
-                dk,
-                dv,
-                k,
-                v,
-                q_ptr,
-                do_ptr,
-                statistics_ptr,
-                q_described,
-                do_described,
-                statistics_described,
-                keys,
-                q_start,
-                q_length,
-                k_length,
-                offset,
-                head,
-                line,
-                heads,
-                pitch,
-                q_token,
-                q_head,
-                do_token,
-                do_head,
-                window,
-                c,
-                cap_factor,
-                cap,
-                full_start,
-                full_end,
-                HEAD,
-                PADDED,
-                QUERIES,
-                False,
-                False,
-                CAUSAL,
-                WINDOWED,
-                SOFTCAP,
-                DESCRIBED,
-                ALIGNED,
-                EXACT,
-            )
-            dk, dv = walk_queries(
-                dk,
-                dv,
-                k,
-                v,
-                q_ptr,
-                do_ptr,
-                statistics_ptr,
-                q_described,
-                do_described,
-                statistics_described,
-                keys,
-                q_start,
-                q_length,
-                k_length,
-                offset,
-                head,
-                line,
-                heads,
-                pitch,
-                q_token,
-                q_head,
-                do_token,
-                do_head,
-                window,
-                c,
-                cap_factor,
-                cap,
-                full_end,
-                end,
-                HEAD,
-                PADDED,
-                QUERIES,
-                True,
-                False,
-                CAUSAL,
-                WINDOWED,
-                SOFTCAP,
-                DESCRIBED,
-                ALIGNED,
-                EXACT,
-            )
-    if not CAREFUL:
-        tl.store(wrong_ptr, any_of(not_finite(dk) | not_finite(dv)).to(tl.int32))
-    place, offsets = (token * key_heads + key_head) * HEAD, rows * (key_heads * HEAD)
-    store_rows(dk_ptr + place, offsets, known, scaled(dk, scale), HEAD, PADDED)
-    store_rows(dv_ptr + place, offsets, known, dv + 0.0, HEAD, PADDED)
 
 
 DQ_LAUNCH: Final = BackwardLaunch(queries=128, keys=64, warps=8, stages=3)
@@ -680,15 +88,14 @@ def backward(
         length: int,
         axis: str,
         outputs: tuple[Tensor, ...],
-        described: tuple[Any, ...] | None,
+        described: tuple[Described | None, ...],
     ) -> None:
         """The kernel over tiles of an axis ("queries" or "keys"); once more, with care, where it was not finite."""
         first_tile = getattr(launch, axis)
         first_tiles = triton.cdiv(length, first_tile)
         wrong = torch.empty(sequences.count * lines * first_tiles, dtype=torch.int32, device=q.device)
-        addressed = (None,) * (2 if kernel is attention_dq else 3)
         for careful, numbers in ((False, launch), (True, CAREFUL_LAUNCH)):
-            given = addressed if careful or described is None else described
+            given = (None,) * len(described) if careful else described
             tiles = triton.cdiv(length, getattr(numbers, axis))
             rest = (*table, *strides, pitch, heads, tiles, first_tile, first_tiles, rule.window, *factors)
             run(
@@ -701,7 +108,7 @@ def backward(
                 QUERIES=numbers.queries,
                 KEYS=numbers.keys,
                 **flags,
-                DESCRIBED=given is not addressed,
+                DESCRIBED=given[0] is not None,
                 CAREFUL=careful,
                 **precision,
             )
@@ -721,10 +128,11 @@ def backward(
             ALIGNED=aligned(out, do),
         )
         first = dq_launch or forced_launch or choose(q, DQ_LAUNCH)
-        keys = (describe(k, first.keys), describe(v, first.keys)) if first.described and describable(k, v) else None
+        by_tiles = first.described and describable(k, v)
+        keys = (describe(k, first.keys), describe(v, first.keys)) if by_tiles else (None, None)
         launch(attention_dq, first, heads, sequences.longest_query, "queries", (dq,), keys)
         second = dk_dv_launch or forced_launch or choose(q, DK_DV_LAUNCH)
-        queries = None
+        queries: tuple[Described | None, ...] = (None, None, None)
         if second.described and describable(q, do):
             lines = Described(statistics, [len(statistics), pitch], [pitch, 1], [1, second.queries])
             queries = (describe(q, second.queries), describe(do, second.queries), lines)

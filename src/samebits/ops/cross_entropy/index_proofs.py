@@ -29,6 +29,6 @@ def chunks_of_rows() -> Claim:
 
 
 def vocabulary_blocks() -> Proof:
-    """one_pass.py: loss_and_sums; logprob/triton_kernel.py: block_statistics, merge_blocks."""
+    """one_pass.py: loss_and_sums; logprob/triton_statistics.py: block_statistics, merge_blocks."""
     claims = [chunks_of_rows(), every_logit_in_one_block(), selected_in_one_block(), merged_in_order()]
     return prove(claims, bound=BOUND)

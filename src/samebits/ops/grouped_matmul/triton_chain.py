@@ -12,7 +12,7 @@ from torch import Tensor
 from samebits.native.launch_numbers import forced
 from samebits.ops.grouped_matmul.launch_table import GROUPED
 from samebits.ops.matmul.launch_table import Launch
-from samebits.ops.matmul.triton_kernel import addressed_step
+from samebits.ops.matmul.triton_tiles import addressed_step
 
 
 @triton.jit

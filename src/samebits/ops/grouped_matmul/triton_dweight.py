@@ -14,7 +14,8 @@ from samebits.ops._triton.launch import Described, run
 from samebits.ops.grouped_matmul.launch_table import select
 from samebits.ops.grouped_matmul.triton_chain import addressed_chain, aligned, forced_launch, together
 from samebits.ops.matmul.launch_table import Launch
-from samebits.ops.matmul.triton_kernel import NAMES, contiguous_axis, offsets_of, start_of_chain, tile_at
+from samebits.ops.matmul.triton_kernel import NAMES, contiguous_axis
+from samebits.ops.matmul.triton_tiles import offsets_of, start_of_chain, tile_at
 
 
 @triton.jit

@@ -17,7 +17,8 @@ from samebits.ops.grouped_matmul.launch_table import select
 from samebits.ops.grouped_matmul.triton_chain import addressed_chain, aligned, forced_launch, together
 from samebits.ops.grouped_matmul.triton_dweight import dweight
 from samebits.ops.matmul.launch_table import Launch
-from samebits.ops.matmul.triton_kernel import NAMES, contiguous_axis, described_layout, tile_at
+from samebits.ops.matmul.triton_kernel import NAMES, contiguous_axis, described_layout
+from samebits.ops.matmul.triton_tiles import tile_at
 
 __all__ = ["dweight", "forward"]
 

@@ -47,13 +47,12 @@ def logprob_of_logits(logits: Tensor, ids: Tensor, *, ignore_index: int = -100, 
     gave these logits, without another pass over the weight. Nothing flows back."""
     name = "logprob_of_logits"
     backend = choose_backend(name, logits, backend)
+    if logits.dtype != torch.float32:
+        raise ValueError(f"{name}: logits has dtype {short(logits.dtype)}; allowed: float32")
     check_tensors(name, backend, {"logits": logits})
     check_dimensions(name, "logits", logits, 2)
-    if logits.dtype != torch.float32 or logits.shape[1] == 0:
-        raise ValueError(
-            f"{name}: logits has shape {tuple(logits.shape)} {short(logits.dtype)};"
-            " allowed: float32 with a last axis of at least 1"
-        )
+    if logits.shape[1] == 0:
+        raise ValueError(f"{name}: logits has shape {tuple(logits.shape)}; allowed: a last axis of at least 1")
     if ids.dtype not in (torch.int64, torch.int32) or ids.shape != logits.shape[:1] or ids.device != logits.device:
         raise ValueError(
             f"{name}: ids has shape {tuple(ids.shape)} {short(ids.dtype)} on {ids.device}, logits has"

@@ -18,7 +18,7 @@ BOUND: Final = "all rows, vocabularies, tiles, chunks and numbers of threads >= 
 
 
 def every_logit_in_one_block() -> Claim:
-    """triton_kernel.py:block_statistics: columns n + (0 .. 255), n a multiple of 256; place = block * M + row.
+    """triton_statistics.py:block_statistics: columns n + (0 .. 255), n a multiple of 256; place = block * M + row.
 
     Each logit in one block, at lane v mod 256; each (block, row) has a place of its own in blocks * M numbers."""
 
@@ -37,7 +37,7 @@ def every_logit_in_one_block() -> Claim:
 
 
 def selected_in_one_block() -> Claim:
-    """triton_kernel.py:block_statistics: the block with n <= id < n + 256, and no other, stores the selected logit."""
+    """triton_statistics.py:block_statistics: the block with n <= id < n + 256, and no other, stores its logit."""
 
     def state(z: Symbols) -> Truth:
         V = z.whole("V", least=1)
@@ -50,7 +50,7 @@ def selected_in_one_block() -> Claim:
 
 
 def merged_in_order() -> Claim:
-    """triton_kernel.py:merge_blocks: AHEAD blocks a turn, place = row + block * M; block b in turn b div AHEAD."""
+    """triton_statistics.py:merge_blocks: AHEAD blocks a turn, place = row + block * M; block b in turn b div AHEAD."""
 
     def state(z: Symbols) -> Truth:
         M, blocks, ahead = z.wholes("M blocks AHEAD", least=1)
@@ -103,7 +103,7 @@ def cpu_panels() -> Claim:
 
 
 def vocabulary_blocks() -> Proof:
-    """triton_kernel.py: logprob_described, logprob_addressed, block_statistics, merge_blocks; gradients.py: chunks."""
+    """triton_logits.py: both kernels; triton_statistics.py: block_statistics, merge_blocks; gradients.py: chunks."""
     claims = [
         every_tile_once(),
         resident_programs(),

@@ -20,7 +20,7 @@ OUTPUT_LIMIT = 2**36
 
 
 def every_tile_once() -> Claim:
-    """triton_kernel.py:tile_at, run as it stands: every tile has an index below tiles_m * tiles_n.
+    """triton_tiles.py:tile_at, run as it stands: every tile has an index below tiles_m * tiles_n.
 
     There are as many indices as tiles, so no tile has two. `logprob` numbers its tiles by the same function."""
 
@@ -43,7 +43,7 @@ def every_tile_once() -> Claim:
 
 
 def every_output_in_one_tile() -> Claim:
-    """triton_kernel.py:matmul_described and matmul_addressed: rows tile_m * TILE_M + lane; columns are cut alike."""
+    """triton_products.py:matmul_described and matmul_addressed: rows tile_m * TILE_M + lane; columns are cut alike."""
 
     def state(z: Symbols) -> Truth:
         return each_once(z, z.whole("M", least=1), z.whole("TILE_M", least=1), name="row")
@@ -52,7 +52,7 @@ def every_output_in_one_tile() -> Claim:
 
 
 def resident_programs() -> Claim:
-    """triton_kernel.py:matmul_described: program p walks p, p + programs, ...; the counter of the stores keeps up."""
+    """triton_products.py:matmul_described: program p walks p, p + programs, ...; the counter of the stores keeps up."""
 
     def state(z: Symbols) -> Truth:
         tiles, programs = z.wholes("tiles programs", least=1)
@@ -68,7 +68,7 @@ def resident_programs() -> Claim:
 
 
 def stored_in_bounds(transposed: bool) -> Claim:
-    """triton_kernel.py:offsets_of, run as it stands: inside the output, and no two outputs in one place."""
+    """triton_tiles.py:offsets_of, run as it stands: inside the output, and no two outputs in one place."""
 
     def state(z: Symbols) -> Truth:
         from samebits.ops.matmul.triton_kernel import offsets_of
@@ -89,7 +89,7 @@ def stored_in_bounds(transposed: bool) -> Claim:
 
 
 def mask_is_exact() -> Claim:
-    """triton_kernel.py:offsets_of: its mask is true of outputs that exist, and of no others."""
+    """triton_tiles.py:offsets_of: its mask is true of outputs that exist, and of no others."""
 
     def state(z: Symbols) -> Truth:
         from samebits.ops.matmul.triton_kernel import offsets_of
@@ -102,7 +102,7 @@ def mask_is_exact() -> Claim:
 
 
 def loads_in_bounds() -> Claim:
-    """triton_kernel.py:load_lines as matmul_addressed calls it: unmasked in whole steps, masked in the last one.
+    """triton_tiles.py:load_lines as matmul_addressed calls it: unmasked in whole steps, masked in the last one.
 
     Strides are those of a torch tensor, not negative; (lines - 1) * stride_line + (K - 1) * stride_k is its end."""
 
@@ -126,7 +126,7 @@ def loads_in_bounds() -> Claim:
 
 
 def every_product_once() -> Claim:
-    """triton_kernel.py: the steps of matmul_described (cdiv(K, TILE_K)) and of matmul_addressed (whole and a rest).
+    """triton_products.py: the steps of matmul_described (cdiv(K, TILE_K)) and of matmul_addressed (whole and a rest).
 
     Each k < K belongs to one step and one place in it, the same in both kernels, steps ascending with k."""
 
@@ -180,7 +180,7 @@ def every_launch_keeps_the_groups(dtype: str) -> Claim:
 
 
 def numbers_fit() -> Claim:
-    """triton_kernel.py: int32 tiles, rows and columns; int64 wherever a row is multiplied by a length.
+    """triton_products.py: int32 tiles, rows and columns; int64 wherever a row is multiplied by a length.
 
     Tiles have at least 16 rows and 16 columns, groups at most 32 tile rows (logprob), outputs fit a device."""
 
@@ -203,7 +203,7 @@ def numbers_fit() -> Claim:
 
 
 def number_of_tiles_fits() -> Claim:
-    """triton_kernel.py: tiles_m * tiles_n, the counter that walks over them, and GROUP * tiles_n in `tile_at`.
+    """triton_products.py: tiles_m * tiles_n, the counter that walks over them, and GROUP * tiles_n in `tile_at`.
 
     The numbers of tiles are bounded by (M + 15) / 16 and (N + 15) / 16, the most that any row of the table makes."""
 
@@ -253,7 +253,7 @@ def cpu_single_row() -> Claim:
 
 
 def tiles() -> Proof:
-    """triton_kernel.py: tile_at, offsets_of, matmul_described, matmul_addressed, load_lines."""
+    """triton_tiles.py: tile_at, offsets_of, load_lines; triton_products.py: matmul_described, matmul_addressed."""
     claims = [
         every_tile_once(),
         every_output_in_one_tile(),
@@ -269,7 +269,7 @@ def tiles() -> Proof:
 
 
 def chain() -> Proof:
-    """triton_kernel.py: the steps over K; launch_table.py: TABLE and select."""
+    """triton_products.py: the steps over K; launch_table.py: TABLE and select."""
     claims = [every_product_once(), groups_of_sixteen(), *map(every_launch_keeps_the_groups, TABLE)]
     return prove(claims, bound="all sizes >= 1, every row of the launch table")
 

@@ -1,8 +1,7 @@
-"""Matrix product by Triton on Hopper: one chain over K, ascending, in float32, rounded once.
+"""Launches of the matrix product by Triton on Hopper: the choice of a tile, descriptors of operands, the grid.
 
 Knows nothing of autograd, validation or zero sizes; the public function does. A tile, its warps, its stages and the way
-in which operands are loaded decide speed alone: an output belongs to one accumulator, which meets the products in order
-of k."""
+in which operands are loaded decide speed alone; the kernels are in triton_products.py."""
 
 from __future__ import annotations
 
@@ -10,252 +9,17 @@ import functools
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from samebits.native.launch_numbers import forced
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import Described, run
 from samebits.ops.matmul.launch_table import Launch, select
+from samebits.ops.matmul.triton_products import matmul_addressed, matmul_described
+from samebits.ops.matmul.triton_tiles import offsets_of, tile_at
 
-# Axes: M rows of a, N columns of b, K the chain. In a kernel M and N may be swapped by the host (Launch.swap).
-
-
-@triton.jit
-def tile_at(index, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Row and column of the index-th tile; GROUP tile rows run side by side so that they meet operands in the cache."""
-    group_size = GROUP * tiles_n
-    first = index // group_size * GROUP
-    height = min(tiles_m - first, GROUP)
-    within = index % group_size
-    return first + within % height, within // height
-
-
-@triton.jit
-def offsets_of(rows, columns, M, N, TRANSPOSED: tl.constexpr):
-    """Where a tile lies in a contiguous (M, N) matrix, or (N, M) when TRANSPOSED, and which part of it does."""
-    inside = (rows < M)[:, None] & (columns < N)[None, :]
-    if TRANSPOSED:
-        return columns[None, :].to(tl.int64) * M + rows[:, None], inside
-    else:
-        return rows[:, None].to(tl.int64) * N + columns[None, :], inside
-
-
-@triton.jit
-def start_of_chain(
-    accumulator_ptr, rows, columns, M, N, TILE_M: tl.constexpr, TILE_N: tl.constexpr, TRANSPOSED: tl.constexpr
-):
-    """The accumulator a chain starts from: +0, or what an earlier launch left."""
-    if accumulator_ptr is None:
-        return tl.zeros((TILE_M, TILE_N), dtype=tl.float32)
-    else:
-        offsets, inside = offsets_of(rows, columns, M, N, TRANSPOSED)
-        return tl.load(accumulator_ptr + offsets, mask=inside, other=0.0)
-
-
-@triton.jit
-def add_bias(accumulator, bias_ptr, rows, columns, M, N, TRANSPOSED: tl.constexpr):
-    """The accumulator plus the bias of its output column: one addition in float32."""
-    if bias_ptr is None:
-        return accumulator
-    elif TRANSPOSED:
-        return accumulator + tl.load(bias_ptr + rows, mask=rows < M, other=0.0).to(tl.float32)[:, None]
-    else:
-        return accumulator + tl.load(bias_ptr + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
-
-
-@triton.jit
-def resume_described(
-    out, m, n, TILE_M: tl.constexpr, TILE_N: tl.constexpr, PARTS: tl.constexpr, TRANSPOSED: tl.constexpr
-):
-    """The tile as an earlier launch left it in float32: what `store_described` stored."""
-    if TRANSPOSED:
-        return out.load([n, m]).T
-    elif PARTS == 1:
-        return out.load([m, n])
-    else:
-        halves = tl.join(out.load([m, n]), out.load([m, n + TILE_N // 2]))
-        return tl.reshape(tl.permute(halves, (0, 2, 1)), (TILE_M, TILE_N))
-
-
-@triton.jit
-def store_described(
-    out, accumulator, m, n, TILE_M: tl.constexpr, TILE_N: tl.constexpr, PARTS: tl.constexpr, TRANSPOSED: tl.constexpr
-):
-    """Round once and store through the tensor memory accelerator, in PARTS column parts to need less shared memory."""
-    tl.static_assert(PARTS == 1 or (PARTS == 2 and not TRANSPOSED))
-    if TRANSPOSED:
-        out.store([n, m], accumulator.T.to(out.dtype))
-    elif PARTS == 1:
-        out.store([m, n], accumulator.to(out.dtype))
-    else:
-        halves = tl.permute(tl.reshape(accumulator, (TILE_M, 2, TILE_N // 2)), (0, 2, 1))
-        left, right = tl.split(halves)
-        out.store([m, n], left.to(out.dtype))
-        out.store([m, n + TILE_N // 2], right.to(out.dtype))
-
-
-@triton.jit(do_not_specialize=["M", "N", "K", "programs"], do_not_specialize_on_alignment=["bias_ptr"])
-def matmul_described(
-    a,
-    b,
-    out,
-    bias_ptr,
-    M: tl.int32,
-    N: tl.int32,
-    K: tl.int32,
-    programs: tl.int32,
-    A_TRANSPOSED: tl.constexpr,
-    B_TRANSPOSED: tl.constexpr,
-    OUT_TRANSPOSED: tl.constexpr,
-    RESUMED: tl.constexpr,
-    TILE_M: tl.constexpr,
-    TILE_N: tl.constexpr,
-    TILE_K: tl.constexpr,
-    GROUP: tl.constexpr,
-    PARTS: tl.constexpr,
-    FLATTEN: tl.constexpr,
-):
-    """Operands come through the tensor memory accelerator, which fills what lies outside with +0."""
-    tiles_m, tiles_n = tl.cdiv(M, TILE_M), tl.cdiv(N, TILE_N)
-    steps = tl.cdiv(K, TILE_K)
-    # A second counter for the stores: the loads of the next tile then depend on nothing that the stores use.
-    stored_tile = tl.program_id(0) - programs
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, programs, flatten=FLATTEN):
-        tile_m, tile_n = tile_at(tile, tiles_m, tiles_n, GROUP)
-        m, n = tile_m * TILE_M, tile_n * TILE_N
-        if RESUMED:
-            accumulator = resume_described(out, m, n, TILE_M, TILE_N, PARTS, OUT_TRANSPOSED)
-        else:
-            accumulator = tl.zeros((TILE_M, TILE_N), dtype=tl.float32)
-        for step in range(steps):
-            k = step * TILE_K
-            a_tile = a.load([k, m]).T if A_TRANSPOSED else a.load([m, k])
-            b_tile = b.load([n, k]).T if B_TRANSPOSED else b.load([k, n])
-            accumulator = tl.dot(a_tile, b_tile, accumulator, input_precision="ieee", out_dtype=tl.float32)
-        stored_tile += programs
-        tile_m, tile_n = tile_at(stored_tile, tiles_m, tiles_n, GROUP)
-        m, n = tile_m * TILE_M, tile_n * TILE_N
-        rows, columns = m + tl.arange(0, TILE_M), n + tl.arange(0, TILE_N)
-        accumulator = add_bias(accumulator, bias_ptr, rows, columns, M, N, OUT_TRANSPOSED)
-        store_described(out, accumulator, m, n, TILE_M, TILE_N, PARTS, OUT_TRANSPOSED)
-
-
-@triton.jit
-def load_lines(
-    ptr, lines, ks, stride_line, stride_k, K, CONTIGUOUS: tl.constexpr, MASKED: tl.constexpr, MINUS_ZERO: tl.constexpr
-):
-    """A (lines, ks) tile; CONTIGUOUS names the axis of stride one, if any. Beyond K it holds +0, or -0."""
-    line_offsets = lines.to(tl.int64) if CONTIGUOUS == "line" else lines.to(tl.int64) * stride_line
-    k_offsets = ks.to(tl.int64) if CONTIGUOUS == "k" else ks.to(tl.int64) * stride_k
-    pointers = ptr + line_offsets[:, None] + k_offsets[None, :]
-    if not MASKED:
-        return tl.load(pointers)
-    elif not MINUS_ZERO:
-        return tl.load(pointers, mask=(ks < K)[None, :], other=0.0)
-    else:
-        # A literal -0.0 would become +0.0 on its way into the compiler.
-        minus_zero = tl.full((lines.shape[0], ks.shape[0]), -(2**31), tl.int32).to(tl.float32, bitcast=True)
-        return tl.load(pointers, mask=(ks < K)[None, :], other=minus_zero)
-
-
-@triton.jit
-def addressed_step(
-    accumulator,
-    a_ptr,
-    b_ptr,
-    rows,
-    columns,
-    ks,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    K,
-    A_CONTIGUOUS: tl.constexpr,
-    B_CONTIGUOUS: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """One step of the chain. In float32 a padded product is -0 * +0 = -0, which leaves an accumulator of -0 alone;
-    the 16-bit units are fed +0, as the tensor memory accelerator feeds them."""
-    FLOAT32: tl.constexpr = a_ptr.dtype.element_ty == tl.float32
-    a_tile = load_lines(a_ptr, rows, ks, stride_am, stride_ak, K, A_CONTIGUOUS, MASKED, FLOAT32)
-    b_tile = load_lines(b_ptr, columns, ks, stride_bn, stride_bk, K, B_CONTIGUOUS, MASKED, False)
-    return tl.dot(a_tile, b_tile.T, accumulator, input_precision="ieee", out_dtype=tl.float32)
-
-
-@triton.jit(
-    do_not_specialize=["M", "N", "K", "stride_am", "stride_ak", "stride_bk", "stride_bn"],
-    do_not_specialize_on_alignment=["a_ptr", "b_ptr", "out_ptr", "bias_ptr", "accumulator_ptr"],
-)
-def matmul_addressed(
-    a_ptr,
-    b_ptr,
-    out_ptr,
-    bias_ptr,
-    accumulator_ptr,
-    M: tl.int32,
-    N: tl.int32,
-    K: tl.int32,
-    stride_am: tl.int64,
-    stride_ak: tl.int64,
-    stride_bk: tl.int64,
-    stride_bn: tl.int64,
-    A_CONTIGUOUS: tl.constexpr,
-    B_CONTIGUOUS: tl.constexpr,
-    OUT_TRANSPOSED: tl.constexpr,
-    TILE_M: tl.constexpr,
-    TILE_N: tl.constexpr,
-    TILE_K: tl.constexpr,
-    GROUP: tl.constexpr,
-):
-    """Operands of any strides, loaded through pointers."""
-    tile_m, tile_n = tile_at(tl.program_id(0), tl.cdiv(M, TILE_M), tl.cdiv(N, TILE_N), GROUP)
-    rows, columns = tile_m * TILE_M + tl.arange(0, TILE_M), tile_n * TILE_N + tl.arange(0, TILE_N)
-    # Lines beyond the edge read line 0 again: nothing stores what they give, and the loads need no mask.
-    a_lines, b_lines = tl.where(rows < M, rows, 0), tl.where(columns < N, columns, 0)
-    accumulator = start_of_chain(accumulator_ptr, rows, columns, M, N, TILE_M, TILE_N, OUT_TRANSPOSED)
-    whole = K // TILE_K * TILE_K
-    for first in range(0, whole, TILE_K):
-        accumulator = addressed_step(
-            accumulator,
-            a_ptr,
-            b_ptr,
-            a_lines,
-            b_lines,
-            first + tl.arange(0, TILE_K),
-            stride_am,
-            stride_ak,
-            stride_bk,
-            stride_bn,
-            K,
-            A_CONTIGUOUS,
-            B_CONTIGUOUS,
-            False,
-        )
-    if whole < K:
-        accumulator = addressed_step(
-            accumulator,
-            a_ptr,
-            b_ptr,
-            a_lines,
-            b_lines,
-            whole + tl.arange(0, TILE_K),
-            stride_am,
-            stride_ak,
-            stride_bk,
-            stride_bn,
-            K,
-            A_CONTIGUOUS,
-            B_CONTIGUOUS,
-            True,
-        )
-    offsets, inside = offsets_of(rows, columns, M, N, OUT_TRANSPOSED)
-    if accumulator_ptr is None:
-        accumulator = add_bias(accumulator, bias_ptr, rows, columns, M, N, OUT_TRANSPOSED)
-        tl.store(out_ptr + offsets, accumulator.to(out_ptr.dtype.element_ty), mask=inside)
-    else:
-        tl.store(accumulator_ptr + offsets, accumulator, mask=inside)
+# The proofs about indices run the last two as they stand.
+__all__ = ["gemm", "offsets_of", "tile_at"]
 
 
 def described_layout(x: Tensor) -> bool | None:
@@ -300,6 +64,11 @@ NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "f
 @functools.cache
 def multiprocessors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def programs_for(tiles: int, programs_per_sm: int, device: torch.device) -> int:
+    """One program a tile, or as many as stay on the multiprocessors and walk over tiles."""
+    return min(tiles, programs_per_sm * multiprocessors(device)) if programs_per_sm else tiles
 
 
 def gemm(
@@ -361,8 +130,7 @@ def launch_described(
         right = describe(b, b_transposed, launch.tile_k, launch.tile_n)
         stored = describe(out, False, launch.tile_m, launch.tile_n // launch.parts)
     tiles = -(-m // launch.tile_m) * -(-n // launch.tile_n)
-    resident = launch.programs_per_sm and launch.programs_per_sm * multiprocessors(out.device)
-    programs = min(tiles, resident) if resident else tiles
+    programs = programs_for(tiles, launch.programs_per_sm, out.device)
     run(
         matmul_described,
         programs,
@@ -379,7 +147,7 @@ def launch_described(
         GROUP=launch.group,
         PARTS=launch.parts,
         # A resumed tile is loaded before its chain: two such tiles at once would not fit into shared memory.
-        FLATTEN=resident > 0 and not resumed,
+        FLATTEN=launch.programs_per_sm > 0 and not resumed,
     )
 
 

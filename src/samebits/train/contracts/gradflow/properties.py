@@ -8,6 +8,12 @@ from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
 from samebits.contracts.predicates import difference
 from samebits.model.contracts.small_model import cut
+from samebits.ops.rmsnorm.check import SPECS
+from samebits.ops.rounding import FLOAT32_ROUNDOFF
+from samebits.train.contracts.gradflow.reference import effect64
+
+THERE_AND_BACK = 2
+"""The pass back has the sums of the pass there, of the same lengths: as much again is allowed for it."""
 
 
 def reaches_every_tensor(call: Call, tolerance: Tolerance) -> str:
@@ -21,27 +27,32 @@ def reaches_every_tensor(call: Call, tolerance: Tolerance) -> str:
 
 
 def matches_float64(call: Call, tolerance: Tolerance) -> str:
-    """Each tensor's gradient against float64, relative to the tensor's largest."""
-    expected = cut(call.reference(*call.arguments.values()))
+    """Each tensor's gradient against float64, within what rounding does to the tensor on the way there and back."""
+    exact = call.reference(*call.arguments.values())
+    effects, expected = cut(effect64(call.arguments, exact)), cut(exact)
     for name, gradient in cut(call.output).items():
-        exact = expected[name]
-        wrong = difference(gradient, exact, tolerance, allowed=exact.abs().amax(), words=f"gradient of {name}")
+        allowed = THERE_AND_BACK * effects[name].amax()
+        wrong = difference(gradient, expected[name], tolerance, allowed=allowed, words=f"gradient of {name}")
         if wrong:
             return wrong
     return ""
 
 
 def residual_matches(call: Call, tolerance: Tolerance) -> str:
-    """Both gradients of a residual against float64 autograd, relative to the row's largest."""
-    given = {name: value.double().requires_grad_() for name, value in call.arguments.items()}
-    dy = torch.cat([call.arguments["x"].roll(1, 0), call.arguments["residual"].roll(1, -1)], -1)
-    names = ["x", "residual"]
+    """Both gradients of a residual against float64, within the norm's own bound and the rounding of their sum.
+
+    Both are asked at the rounded sum of x and residual, which is where the norm is taken."""
+    x, residual, weight = (call.arguments[name] for name in ("x", "residual", "weight"))
+    dy = torch.cat([x.roll(1, 0), residual.roll(1, -1)], -1)
+    hidden = x + residual
+    bound = SPECS["rmsnorm"].exact({"x": hidden, "weight": weight}, x.roll(1, 0), call.sum_error)["x"]
     with torch.enable_grad():
-        exact = torch.autograd.grad(call.reference(*given.values()), [given[name] for name in names], dy.double())
-    found = call.gradients(dy, names)
-    for name, value in zip(names, exact, strict=True):
-        scale = value.abs().amax(-1, keepdim=True)
-        wrong = difference(found[name], value, tolerance, allowed=scale, words=f"gradient of {name}")
+        at = hidden.double().requires_grad_()
+        (exact,) = torch.autograd.grad(call.reference(at, torch.zeros_like(at), weight.double()), at, dy.double())
+    # The sum rounds once, of numbers that may cancel.
+    allowed = bound.allowed + FLOAT32_ROUNDOFF * (exact.abs() + bound.allowed)
+    for name, value in call.gradients(dy, ["x", "residual"]).items():
+        wrong = difference(value, exact, tolerance, allowed=allowed, words=f"gradient of {name}")
         if wrong:
             return wrong
     return ""

@@ -38,9 +38,12 @@ def flat(found: lanes.Backward) -> Tensor:
     return torch.cat([joined(found.gradients).double(), torch.tensor([found.loss], dtype=torch.float64)])
 
 
-def accumulated(text: Tensor, counts: Tensor, weights: Tensor, micro: Tensor) -> Tensor:
-    """Gradients and loss of all rows in passes of `micro` of them."""
-    return flat(lanes.backward(model_of(weights), examples_of(text, counts), cut_of(len(text), int(micro))))
+def accumulated(
+    text: Tensor, counts: Tensor, weights: Tensor, micro: Tensor, *, losses: lanes.Losses = lanes.minus_logprobs
+) -> Tensor:
+    """Gradients and loss of all rows in passes of `micro` of them; `losses` is where faults are planted."""
+    cut = cut_of(len(text), int(micro))
+    return flat(lanes.backward_of(losses, model_of(weights), examples_of(text, counts), cut))
 
 
 def cycles(text: Tensor, counts: Tensor, weights: Tensor, micro: Tensor, *, parts: Parts = OURS) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from samebits.model import Model
+from samebits.model import Batch, Model
 from samebits.model.contracts.small_model import model_of
 from samebits.train import lanes
 from samebits.train.contracts.gradient_accumulation import (
@@ -28,8 +28,13 @@ from samebits.train.trainer import Parts
 
 
 def not_divided(text: Tensor, counts: Tensor, weights: Tensor, micro: Tensor) -> Tensor:
-    """The sum over all targets."""
-    return accumulated(text, counts, weights, micro) * int(counts.sum())
+    """What flows in is a sum over all targets, for the loss of each counts as often as there are targets."""
+    count = int(counts.sum())
+
+    def losses(model: Model, batch: Batch, targets: Tensor) -> Tensor:
+        return lanes.minus_logprobs(model, batch, targets) * count
+
+    return accumulated(text, counts, weights, micro, losses=losses)
 
 
 def mean_of_means(text: Tensor, counts: Tensor, weights: Tensor, micro: Tensor) -> Tensor:
@@ -43,9 +48,15 @@ def mean_of_means(text: Tensor, counts: Tensor, weights: Tensor, micro: Tensor) 
 
 
 def gone_through_twice(text: Tensor, counts: Tensor, weights: Tensor, micro: Tensor) -> Tensor:
-    """The sums still hold a cycle over the same rows."""
-    found = accumulated(text, counts, weights, micro)
-    return torch.cat([2 * found[:-1], found[-1:]])
+    """The sums still hold a cycle over the same rows when a pass adds its own."""
+    share = 1.0 / int(counts.sum())
+
+    def losses(model: Model, batch: Batch, targets: Tensor) -> Tensor:
+        left = lanes.minus_logprobs(model, batch, targets)
+        torch.autograd.backward(left, torch.full_like(left, share))
+        return lanes.minus_logprobs(model, batch, targets)
+
+    return accumulated(text, counts, weights, micro, losses=losses)
 
 
 def sums_in_16_bits(text: Tensor, counts: Tensor, weights: Tensor, micro: Tensor) -> Tensor:

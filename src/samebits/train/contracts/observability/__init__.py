@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from samebits.model import Model
 from samebits.model.contracts.small_model import SMALL
@@ -64,9 +65,12 @@ def steps_of(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class Applied:
-    """What passed through the parts of a trainer, step by step."""
+    """What passed through the parts of a trainer, step by step; `made` makes the optimizer that applies it."""
 
+    made: Callable[[dict[str, Tensor], OptimizerSection], AdamW] = made
     rows: list[dict[str, float]] = field(default_factory=list)
+    gradients: list[Tensor] = field(default_factory=list)
+    """Those of the step, as they are when they are applied."""
 
     def backward(self, model: Model, examples: list[lanes.Example], cut: lanes.Cut) -> lanes.Backward:
         found = lanes.backward(model, examples, cut)
@@ -75,50 +79,60 @@ class Applied:
 
     def clip(self, gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
         clipped(gradients, norm, max_norm)
-        self.rows[-1] |= {"norm": float(norm), "norm_after": float(grad_norm(gradients))}
+        self.rows[-1]["norm"], self.gradients = float(norm), gradients
 
     def optimizer(self, weights: dict[str, Tensor], section: OptimizerSection) -> AdamW:
-        found = made(weights, section)
-        found.register_step_pre_hook(lambda used, *_: self.rows[-1].update(rate=used.param_groups[0]["lr"]))
+        found = self.made(weights, section)
+        found.register_step_pre_hook(self._applies)
         return found
+
+    def _applies(self, used: Optimizer, *_: object) -> None:
+        """The rate and the gradients with which an update is made."""
+        self.rows[-1] |= {"rate": used.param_groups[0]["lr"], "norm_after": float(grad_norm(self.gradients))}
 
     @property
     def parts(self) -> Parts:
         return Parts(backward=self.backward, clip=self.clip, optimizer=self.optimizer)
 
 
-def log_and_truth(text: Tensor, counts: Tensor, steps: Tensor) -> Tensor:
+def log_and_truth(
+    text: Tensor,
+    counts: Tensor,
+    steps: Tensor,
+    *,
+    optimizer: Callable[[dict[str, Tensor], OptimizerSection], AdamW] = made,
+) -> Tensor:
     """(2, steps, 5) float64: loss, norm before and after clipping, rate and tokens; as logged, and as applied."""
-    applied = Applied()
+    applied = Applied(made=optimizer)
     found = steps_of(logged(text, counts, int(steps), applied.parts)[0])
     rows = [[[row[name] for name in LOGGED] for row in each] for each in (found, applied.rows)]
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def _nan_at(step: int) -> Parts:
+def _lost_at(step: int, loss: float) -> Parts:
+    """A backward pass whose loss at a step is `loss`."""
     passes = [0]
 
     def backward(model: Model, examples: list[lanes.Example], cut: lanes.Cut) -> lanes.Backward:
         passes[0] += 1
         found = lanes.backward(model, examples, cut)
-        return replace(found, loss=math.nan) if passes[0] == step else found
+        return replace(found, loss=loss) if passes[0] == step else found
 
     return Parts(backward=backward)
 
 
-def lost_run(text: Tensor, counts: Tensor, steps: Tensor, at: Tensor, *, hides: bool = False) -> Tensor:
-    """Of a run whose loss is no number at step `at`: steps in its log, breaches in it that tell the step and say nan,
-    whether the run was stopped by one."""
-    parts = OURS if hides else _nan_at(int(at))
-    found, stopped = logged(text, counts, int(steps), parts)
+def lost_run(text: Tensor, counts: Tensor, steps: Tensor, at: Tensor, *, loss: float = math.nan) -> Tensor:
+    """Of a run whose loss is no number at step `at`, and is handed on as `loss`: steps in its log, breaches in it that
+    tell the step and say nan, whether the run was stopped by one."""
+    found, stopped = logged(text, counts, int(steps), _lost_at(int(at), loss))
     breaches = [each for each in found if each["event"] == "breach"]
     told = sum(each["step"] == int(at) and "nan" in each["message"] for each in breaches)
     return torch.tensor([len(steps_of(found)), told, int(bool(stopped))])
 
 
-def speeds(text: Tensor, counts: Tensor, steps: Tensor) -> Tensor:
+def speeds(text: Tensor, counts: Tensor, steps: Tensor, *, parts: Parts = OURS) -> Tensor:
     """(steps, 2): tokens a second times the seconds of the step, to a thousandth; and the tokens of the step."""
-    found = steps_of(logged(text, counts, int(steps))[0])
+    found = steps_of(logged(text, counts, int(steps), parts)[0])
     return torch.tensor(
         [[round(each["tokens_per_second"] * each["seconds"], 3), each["tokens"]] for each in found], dtype=torch.float64
     )

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
-import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+from samebits.model import Model
 from samebits.model.batch import ALIGNMENT
-from samebits.train.contracts.observability import BATCH, LOGGED, RATE, log_and_truth, lost_run, printed, speeds
-from samebits.train.trainer import Parts, clipped
+from samebits.ops.adamw import AdamW
+from samebits.train import lanes
+from samebits.train.configuration import OptimizerSection
+from samebits.train.contracts.observability import RATE, log_and_truth, lost_run, printed, speeds
+from samebits.train.trainer import Parts, clipped, made
 
 
 def _clips_aloud(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
@@ -27,26 +34,44 @@ def a_print_left_in(text: Tensor, counts: Tensor, steps: Tensor) -> Tensor:
     return printed(text, counts, steps, more="def rarely():\n    print('here')\n")
 
 
+def _at_the_peak(used: Optimizer, *_: object) -> None:
+    for group in used.param_groups:
+        group["lr"] = RATE
+
+
+def _halved_again(used: Optimizer, *_: object) -> None:
+    for group in used.param_groups:
+        for weight in group["params"]:
+            weight.grad.mul_(0.5)
+
+
+def _made_with(hook: Callable[..., None], weights: dict[str, Tensor], section: OptimizerSection) -> AdamW:
+    """The trainer's optimizer, in which something happens right before an update, after the log was told."""
+    found = made(weights, section)
+    found.register_step_pre_hook(hook)
+    return found
+
+
 def rate_of_the_configuration(text: Tensor, counts: Tensor, steps: Tensor) -> Tensor:
-    """The log says the peak, whatever the schedule applied."""
-    found = log_and_truth(text, counts, steps)
-    found[0, :, LOGGED.index("rate")] = RATE
-    return found
+    """The optimizer applies the configured peak; the log says what the schedule told it."""
+    return log_and_truth(text, counts, steps, optimizer=partial(_made_with, _at_the_peak))
 
 
-def norm_after_clipping_twice(text: Tensor, counts: Tensor, steps: Tensor) -> Tensor:
-    """The log has the norm before clipping in both places."""
-    found = log_and_truth(text, counts, steps)
-    found[0, :, LOGGED.index("norm_after")] = found[0, :, LOGGED.index("norm")]
-    return found
+def clipped_behind_the_log(text: Tensor, counts: Tensor, steps: Tensor) -> Tensor:
+    """The optimizer halves the gradients whose norm is in the log."""
+    return log_and_truth(text, counts, steps, optimizer=partial(_made_with, _halved_again))
 
 
 def nan_is_hidden(text: Tensor, counts: Tensor, steps: Tensor, at: Tensor) -> Tensor:
     """A loss that is no number is logged as one, and the run goes on."""
-    return lost_run(text, counts, steps, at, hides=True)
+    return lost_run(text, counts, steps, at, loss=0.0)
+
+
+def _counts_padding(model: Model, examples: list[lanes.Example], cut: lanes.Cut) -> lanes.Backward:
+    rows = sum(-(-len(targets) // ALIGNMENT) * ALIGNMENT for _, targets in examples)
+    return replace(lanes.backward(model, examples, cut), targets=rows)
 
 
 def padding_is_counted(text: Tensor, counts: Tensor, steps: Tensor) -> Tensor:
-    """Tokens are those of the filled-up rows."""
-    rows = -(-(text.shape[1] - 1) // ALIGNMENT) * ALIGNMENT
-    return torch.full_like(speeds(text, counts, steps), BATCH * rows)
+    """Targets are those of the filled-up rows."""
+    return speeds(text, counts, steps, parts=Parts(backward=_counts_padding))

@@ -1,6 +1,7 @@
 """The two walks of attention's backward pass: over the keys of a tile of queries, over the queries of a tile of keys.
 
-Knows no launch. `attention_dq` and `attention_dk_dv` beside this file say which blocks a walk covers."""
+Knows no launch. `attention_dq` in triton_dq.py and `attention_dk_dv` in triton_dk_dv.py say which blocks a walk
+covers."""
 
 from __future__ import annotations
 
