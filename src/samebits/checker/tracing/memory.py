@@ -1,4 +1,4 @@
-"""Tensors as named memory: what a kernel reads are leaves or what was stored before, and a store happens once.
+"""Tensors as named memory: what a kernel reads are leaves or what was stored before, and a result is stored once.
 
 Knows no operator. A leaf is named by its place within its row, and each value carries the row it was made from, so that
 rows of any batch have equal expressions under equal names, and a value made from two rows is noticed."""
@@ -47,6 +47,8 @@ class Region:
     write_launch: np.ndarray
     reader: np.ndarray
     read_launch: np.ndarray
+    reread: np.ndarray
+    """Whether an element was read since it was stored last: a program may then store it again, as scratch memory."""
 
     @property
     def end(self) -> int:
@@ -88,7 +90,8 @@ class Memory:
             kinds, back = np.unique(places, return_inverse=True)
             cells["id"] = np.array([self.nodes.leaf(name, place, dtype) for place in kinds])[back]
         nobody = (np.full(count, NOBODY) for _ in range(4))
-        self.regions.append(Region(name, tensor, storage.data_ptr(), width, dtype, cells, *nobody))
+        reread = np.zeros(count, bool)
+        self.regions.append(Region(name, tensor, storage.data_ptr(), width, dtype, cells, *nobody, reread))
 
     def know(self, name: str, tensor: Tensor) -> None:
         """A tensor that a launch is given; one not met before is fresh memory."""
@@ -115,13 +118,15 @@ class Memory:
         again = (region.read_launch[elements] == self.launch) & (region.reader[elements] != self.program)
         region.reader[elements] = np.where(again, SEVERAL, self.program)
         region.read_launch[elements] = self.launch
+        region.reread[elements] = True
         cells: np.ndarray = region.cells[elements]
         if self.shifted and len(np.unique(region.cells["row"])) > 1:
             cells["row"] += cells["row"] >= 0
         return cells
 
     def write(self, region: Region, elements: np.ndarray, values: np.ndarray) -> None:
-        twice = region.write_launch[elements] == self.launch
+        again = region.reread[elements] & (region.writer[elements] == self.program)
+        twice = (region.write_launch[elements] == self.launch) & ~again
         if twice.any() or len(np.unique(elements)) < len(elements):
             where = int(elements[twice][0]) if twice.any() else int(elements[0])
             raise RefusedError(f"element {where} of {region.name} is stored a second time")
@@ -132,6 +137,7 @@ class Memory:
         region.cells[elements] = values
         region.writer[elements] = self.program
         region.write_launch[elements] = self.launch
+        region.reread[elements] = False
 
     def result(self, tensor: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """(values, whether any program stored them) of a tensor, in its own shape."""

@@ -202,6 +202,29 @@ def programs_cover() -> Claim:
     )
 
 
+def shared_splits_cover() -> Claim:
+    """triton_forward.py where splits have programs of their own: program -> (sequence, line, tile) and split; a state
+    is stored at (split, token, head), where triton_merge.py reads it: no two at one place, and all in memory."""
+
+    def state(z: Symbols) -> Truth:
+        places, splits, tokens, heads = z.wholes("places splits tokens heads", least=1)
+        place, split = z.whole("place", least=0, below=places), z.whole("split", least=0, below=splits)
+        program = place * splits + split
+        z.knows(program, splits, place, split)
+        token, head = z.whole("token", least=0, below=tokens), z.whole("head", least=0, below=heads)
+        row = token * heads + head
+        states = tokens * z.planted(heads, heads - 1)
+        z.knows(row, heads, token, head)
+        z.knows(split * states + row, states, split, row)
+        found = (program // splits == place) & (program % splits == split) & (program < places * splits)
+        kept = (row < states) & ((split * states + row) // states == split) & ((split * states + row) % states == row)
+        return found & kept & (row // heads == token) & (row % heads == head)
+
+    return Claim(
+        name="programs cover splits, states lie apart", state=state, fault="a state one head short", truncating=True
+    )
+
+
 def heads_in_range() -> Claim:
     """triton_forward.py, triton_dq.py, triton_dk_dv.py, cpu_tiles.h:Layout: query head h reads key head
     h div (Hq / Hk)."""
@@ -319,6 +342,7 @@ def places() -> Proof:
         blocks_at_logical_positions(SPLIT_KEYS),
         every_row_has_one_tile(),
         programs_cover(),
+        shared_splits_cover(),
         heads_in_range(),
         pages_in_bounds(),
         numbers_fit(),

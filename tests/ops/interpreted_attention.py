@@ -1,0 +1,118 @@
+"""Attention's Triton kernels run by Triton's interpreter, with the arithmetic of the declared order, beside the CPU.
+
+Run with TRITON_INTERPRET=1, in a process of its own. Prints a line of JSON: by case, the first difference or null."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from triton.runtime import interpreter
+
+from samebits.checker.tracing.comparing import without_gpu
+from samebits.numerics.bits import compare
+from samebits.numerics.fma import fma32
+from samebits.numerics.recipes import make
+from samebits.ops.attention import cpu_kernel, triton_kernel
+from samebits.ops.attention.forms import SPLIT_KEYS, Rule, Sequences
+from samebits.ops.attention.triton_kernel import Launch
+
+HEADS, KEY_HEADS, SIZE = 2, 1, 8
+WALKED = Launch(tile=16, packed=True, described=False, stages=1)
+SHARED = Launch(tile=16, packed=True, described=False, shared=True, stages=1)
+# Queries and keys of every sequence: two borders of splits in one tile; other lengths beside it, and no key at all.
+PACK = ((3, 2 * SPLIT_KEYS + 1),)
+RAGGED = ((1, 5), (2, SPLIT_KEYS + 1), (2, 0), (1, SPLIT_KEYS))
+CAUSAL = Rule(causal=True, window=0, scale=0.3, softcap=0.0)
+WINDOWED = Rule(causal=True, window=SPLIT_KEYS, scale=0.3, softcap=0.0)
+FULL = Rule(causal=False, window=0, scale=0.3, softcap=5.0)
+
+
+def fused(_: Any, a: Any, b: Any, c: Any) -> Any:
+    return interpreter.TensorHandle(fma32(a.data, b.data, c.data), c.dtype.scalar)
+
+
+def dot(_: Any, a: Any, b: Any, total: Any, *__: Any) -> Any:
+    """A chain of fused multiply-adds, as float32 is multiplied on a GPU."""
+    sums = total.data
+    for step in range(a.data.shape[1]):
+        sums = fma32(a.data[:, step, None], b.data[None, step], sums)
+    return interpreter.TensorHandle(sums, total.dtype.scalar)
+
+
+def scalars_are_numbers(patch: Any) -> Any:
+    """numpy makes no number of an array of one element; the interpreter's scalars are such arrays."""
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.reshape(-1)[0]))
+        scope.set_attr(tensor, "__bool__", lambda self: self.type.is_block() or bool(self.handle.data.reshape(-1)[0]))
+
+    return patched
+
+
+def tensors(pack: tuple[tuple[int, int], ...], recipe: str) -> tuple[list[Tensor], dict[str, Any]]:
+    q_length, k_length = (torch.tensor([pair[side] for pair in pack]) for side in (0, 1))
+    q_start, k_start = (torch.cumsum(lengths, 0) - lengths for lengths in (q_length, k_length))
+    shapes = ((int(q_length.sum()), HEADS, SIZE), *[(int(k_length.sum()), KEY_HEADS, SIZE)] * 2)
+    made = [torch.from_numpy(make(recipe, shape, seed, "float32")) for seed, shape in enumerate(shapes)]
+    tables = {"q_start": q_start, "q_length": q_length, "k_start": k_start, "k_length": k_length}
+    longest = {"longest_query": int(q_length.max()), "longest_key": int(k_length.max())}
+    return made, {**tables, **longest}
+
+
+def paged(made: list[Tensor], tables: dict[str, Any]) -> tuple[list[Tensor], dict[str, Any]]:
+    """The same keys of one sequence in pages that lie anywhere."""
+    q, k, v = made
+    pages = -(-len(k) // 16)
+    table = torch.tensor([[(7 * page + 3) % pages for page in range(pages)]], dtype=torch.int32)
+    storage = [torch.full((pages * 16, KEY_HEADS, SIZE), torch.nan) for _ in range(2)]
+    places = table[0].long()[torch.arange(len(k)) // 16] * 16 + torch.arange(len(k)) % 16
+    for to, of in zip(storage, (k, v), strict=True):
+        to[places] = of
+    return [q, *storage], {**tables, "pages": table, "page_size": 16}
+
+
+def difference(made: list[Tensor], tables: dict[str, Any], rule: Rule, launch: Launch) -> str | None:
+    sequences = Sequences(**tables)
+    expected = cpu_kernel.forward(*made, sequences, rule)
+    with without_gpu():
+        found = triton_kernel.forward(*made, sequences, rule, launch=launch)
+    for name, ours, theirs in zip(("out", "lse"), found, expected, strict=True):
+        wrong = compare(ours, theirs)
+        if wrong is not None:
+            return f"{name}: {wrong}"
+    return None
+
+
+def cases() -> Iterator[tuple[str, list[Tensor], dict[str, Any], Rule]]:
+    yield "causal", *tensors(PACK, "wide"), CAUSAL
+    yield "ragged", *tensors(RAGGED, "normal"), CAUSAL
+    yield "a window over a border", *tensors(RAGGED, "wide"), WINDOWED
+    yield "full, capped, in pages", *paged(*tensors(((1, SPLIT_KEYS + 1),), "normal")), FULL
+    # Two keys of the first split in the window of the first query alone, one key of the second split seen by the last.
+    made, tables = tensors(((2, SPLIT_KEYS + 1),), "normal")
+    made[2][[0, 1, SPLIT_KEYS]] = torch.tensor([torch.inf, torch.nan, torch.inf])[:, None, None]
+    yield "not finite where not every row sees it", made, tables, Rule(causal=True, window=70, scale=0.3, softcap=0.0)
+
+
+def main() -> dict[str, str | None]:
+    interpreter.InterpreterBuilder.create_dot = dot
+    interpreter.InterpreterBuilder.create_fma = fused
+    interpreter._patch_lang_tensor = scalars_are_numbers(interpreter._patch_lang_tensor)
+    found: dict[str, str | None] = {}
+    with np.errstate(all="ignore"):
+        for words, made, tables, rule in cases():
+            for way, launch in (("walked", WALKED), ("shared", SHARED)):
+                found[f"{words}, {way}"] = difference(made, tables, rule, launch)
+                print(words, way, found[f"{words}, {way}"], file=sys.stderr, flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()))
