@@ -1,6 +1,8 @@
-"""Attention's Triton kernels run by Triton's interpreter, with the arithmetic of the declared order, beside the CPU.
+"""Attention's Triton kernels run by Triton's interpreter, with the arithmetic of the declared order, beside others.
 
-Run with TRITON_INTERPRET=1, in a process of its own. Prints a line of JSON: by case, the first difference or null."""
+Most cases have splits of two blocks, in the kernels' launch and in the reference, so that few keys make many splits;
+one has the real ones, beside the CPU. Run with TRITON_INTERPRET=1, in a process of its own. Prints a line of JSON: by
+case, the first difference or null."""
 
 from __future__ import annotations
 
@@ -18,19 +20,24 @@ from samebits.checker.tracing.comparing import without_gpu
 from samebits.numerics.bits import compare
 from samebits.numerics.fma import fma32
 from samebits.numerics.recipes import make
-from samebits.ops.attention import cpu_kernel, triton_kernel
-from samebits.ops.attention.forms import SPLIT_KEYS, Rule, Sequences
+from samebits.ops.attention import cpu_kernel, reference, triton_kernel
+from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, Rule, Sequences
 from samebits.ops.attention.triton_kernel import Launch
 
 HEADS, KEY_HEADS, SIZE = 2, 1, 8
 WALKED = Launch(tile=16, packed=True, described=False, stages=1)
 SHARED = Launch(tile=16, packed=True, described=False, shared=True, stages=1)
-# Queries and keys of every sequence: two borders of splits in one tile; other lengths beside it, and no key at all.
-PACK = ((3, 2 * SPLIT_KEYS + 1),)
-RAGGED = ((1, 5), (2, SPLIT_KEYS + 1), (2, 0), (1, SPLIT_KEYS))
+SMALL = 2 * BLOCK_KEYS
+# Queries and keys of every sequence: a border of splits in the tile; other lengths beside it, and no key at all.
+PACK = ((7, 4 * SMALL + 3),)
+RAGGED = ((1, 5), (3, 2 * SMALL + 70), (2, 0), (2, SMALL))
 CAUSAL = Rule(causal=True, window=0, scale=0.3, softcap=0.0)
-WINDOWED = Rule(causal=True, window=SPLIT_KEYS, scale=0.3, softcap=0.0)
-FULL = Rule(causal=False, window=0, scale=0.3, softcap=5.0)
+RULES = {
+    "causal": CAUSAL,
+    "a window over borders": Rule(causal=True, window=SMALL + 20, scale=0.3, softcap=0.0),
+    "a window of few keys": Rule(causal=True, window=3, scale=0.3, softcap=0.0),
+    "full, capped": Rule(causal=False, window=0, scale=0.3, softcap=5.0),
+}
 
 
 def fused(_: Any, a: Any, b: Any, c: Any) -> Any:
@@ -78,9 +85,9 @@ def paged(made: list[Tensor], tables: dict[str, Any]) -> tuple[list[Tensor], dic
     return [q, *storage], {**tables, "pages": table, "page_size": 16}
 
 
-def difference(made: list[Tensor], tables: dict[str, Any], rule: Rule, launch: Launch) -> str | None:
+def difference(made: list[Tensor], tables: dict[str, Any], rule: Rule, launch: Launch, beside: Any) -> str | None:
     sequences = Sequences(**tables)
-    expected = cpu_kernel.forward(*made, sequences, rule)
+    expected = beside.forward(*made, sequences, rule)
     with without_gpu():
         found = triton_kernel.forward(*made, sequences, rule, launch=launch)
     for name, ours, theirs in zip(("out", "lse"), found, expected, strict=True):
@@ -91,28 +98,33 @@ def difference(made: list[Tensor], tables: dict[str, Any], rule: Rule, launch: L
 
 
 def cases() -> Iterator[tuple[str, list[Tensor], dict[str, Any], Rule]]:
-    yield "causal", *tensors(PACK, "wide"), CAUSAL
-    yield "ragged", *tensors(RAGGED, "normal"), CAUSAL
-    yield "a window over a border", *tensors(RAGGED, "wide"), WINDOWED
-    yield "full, capped, in pages", *paged(*tensors(((1, SPLIT_KEYS + 1),), "normal")), FULL
-    # Two keys of the first split in the window of the first query alone, one key of the second split seen by the last.
-    made, tables = tensors(((2, SPLIT_KEYS + 1),), "normal")
-    made[2][[0, 1, SPLIT_KEYS]] = torch.tensor([torch.inf, torch.nan, torch.inf])[:, None, None]
-    yield "not finite where not every row sees it", made, tables, Rule(causal=True, window=70, scale=0.3, softcap=0.0)
+    for words, rule in RULES.items():
+        for pack in (PACK, RAGGED):
+            yield f"{words} {pack}", *tensors(pack, "wide"), rule
+    yield "pages", *paged(*tensors(PACK, "normal")), CAUSAL
+    # What is not finite lies before the window of all, within that of some, and behind all but the last.
+    made, tables = tensors(PACK, "normal")
+    made[2][[0, SMALL, 3 * SMALL - 1, -1]] = torch.tensor([torch.inf, torch.nan, torch.inf, torch.nan])[:, None, None]
+    yield "not finite where not every row sees it", made, tables, RULES["a window over borders"]
 
 
-def main() -> dict[str, str | None]:
+def main(planted: bool) -> dict[str, str | None]:
+    """All cases, or one of them with splits of another length than the reference has, which must differ."""
     interpreter.InterpreterBuilder.create_dot = dot
     interpreter.InterpreterBuilder.create_fma = fused
     interpreter._patch_lang_tensor = scalars_are_numbers(interpreter._patch_lang_tensor)
+    ways = {"walked": WALKED, "shared": SHARED}
     found: dict[str, str | None] = {}
     with np.errstate(all="ignore"):
-        for words, made, tables, rule in cases():
-            for way, launch in (("walked", WALKED), ("shared", SHARED)):
-                found[f"{words}, {way}"] = difference(made, tables, rule, launch)
-                print(words, way, found[f"{words}, {way}"], file=sys.stderr, flush=True)
+        given = tensors(((1, SPLIT_KEYS + 1),), "normal")
+        if not planted:
+            found["real splits"] = difference(*given, CAUSAL, SHARED, cpu_kernel)
+        triton_kernel.SPLIT_KEYS, reference.SPLIT_KEYS = SMALL, 2 * SMALL if planted else SMALL
+        for words, made, tables, rule in list(cases())[: 1 if planted else None]:
+            for way, launch in ways.items():
+                found[f"{words}, {way}"] = difference(made, tables, rule, launch, reference)
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(main()))
+    print(json.dumps(main(planted="planted" in sys.argv)))

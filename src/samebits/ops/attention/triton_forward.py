@@ -227,7 +227,7 @@ def attention_forward(
         EXACT,
     )
     if ALONE:
-        state = split.to(tl.int64) * states + first_row
+        state = states * split + first_row
         store_rows(sums_ptr + state * HEAD, out_rows * HEAD, inside, accumulator, HEAD, PADDED)
         tl.store(maxima_ptr + state + out_rows, maximum, mask=inside)
         tl.store(totals_ptr + state + out_rows, total, mask=inside)

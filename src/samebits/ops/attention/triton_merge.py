@@ -30,6 +30,15 @@ def merged(accumulator, total, maximum, sums, weights, largest, c, EXACT: tl.con
 
 
 @triton.jit
+def state_of(sums_ptr, totals_ptr, maxima_ptr, state, known, HEAD: tl.constexpr, PADDED: tl.constexpr):
+    """What a split gave to one row, or what it starts with."""
+    one = tl.arange(0, 1)
+    sums = load_rows(sums_ptr + state * HEAD, one, known, HEAD, PADDED, True, True)
+    weights = tl.load(totals_ptr + state + one, mask=known, other=0.0)
+    return sums, weights, tl.load(maxima_ptr + state + one, mask=known, other=float("-inf"))
+
+
+@triton.jit
 def finished(accumulator, total, maximum, c):
     """(output before it is rounded, logarithm of the sum of weights)."""
     # A sum that underflowed to -0 becomes +0, whether or not zeros of unseen keys were added to it.
@@ -83,16 +92,11 @@ def attention_merge(
     row = (tl.load(q_start_ptr + sequence).to(tl.int64) + query) * heads + head
     splits = tl.cdiv(k_length, SPLIT * 64)
     one = tl.arange(0, 1)
-    accumulator = tl.zeros((1, PADDED), dtype=tl.float32)
-    total = tl.zeros((1,), dtype=tl.float32)
-    maximum = tl.full((1,), float("-inf"), dtype=tl.float32)
-    for first in tl.range(0, splits, AT_ONCE, num_stages=1):
+    accumulator, total, maximum = state_of(sums_ptr, totals_ptr, maxima_ptr, row, one < splits, HEAD, PADDED)
+    for first in tl.range(1, splits, AT_ONCE, num_stages=1):
         for later in tl.static_range(AT_ONCE):
-            here = one + first + later < splits
-            state = (first + later).to(tl.int64) * states + row
-            sums = load_rows(sums_ptr + state * HEAD, one, here, HEAD, PADDED, True, True)
-            weights = tl.load(totals_ptr + state + one, mask=here, other=0.0)
-            largest = tl.load(maxima_ptr + state + one, mask=here, other=float("-inf"))
+            here, state = one + first + later < splits, states * (first + later) + row
+            sums, weights, largest = state_of(sums_ptr, totals_ptr, maxima_ptr, state, here, HEAD, PADDED)
             sums, weights, largest = merged(accumulator, total, maximum, sums, weights, largest, c, EXACT)
             accumulator = tl.where(here[:, None], sums, accumulator)
             total, maximum = tl.where(here, weights, total), tl.where(here, largest, maximum)
