@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ import torch
 from torch import Tensor
 
 from samebits import native
+from samebits.contracts.orders import sum_error
 from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.numerics.recipes import make
 from samebits.ops.attention import DenseCache, PagedCache, attention, attention_with_lse
+from samebits.ops.attention.bounds import exact
+from samebits.ops.attention.exact import Options
 from samebits.ops.attention.forms import SPLIT_KEYS
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -74,7 +78,8 @@ def test_queries_of_every_split_equal_their_reference() -> None:
 
 def test_threads_and_instruction_sets_do_not_matter() -> None:
     """Fewer tasks than threads: they share the splits of one query, of four, and of one that sees a few keys alone."""
-    for queries, options in ((1, {}), (2, {}), (1, {"window": 70}), (40, {})):
+    cases: tuple[tuple[int, dict[str, Any]], ...] = ((1, {}), (2, {}), (1, {"window": 70}), (40, {}))
+    for queries, options in cases:
         given = inputs(queries, 6000, "wide", torch.float32)
         with launching(threads=1, instruction_set="baseline"):
             expected = attention_with_lse(*given, **options)
@@ -138,3 +143,24 @@ def test_what_is_not_finite_in_an_unseen_split_does_not_reach(poison: float) -> 
     v[:, 2 * SPLIT_KEYS :] = poison
     out, lse = attention_with_lse(q, k, v)
     same((out[:, :6], lse[:, :6]), (later[0][:, :6], later[1][:, :6]), "later split")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_lie_within_the_bound_of_the_merge(dtype: torch.dtype) -> None:
+    """Output and gradients; the same keys without their first split are far outside."""
+    given = dict(zip("qkv", inputs(9, 2 * SPLIT_KEYS + 70, "normal", dtype), strict=True))
+    leaves = {name: value.requires_grad_() for name, value in given.items()}
+    out = attention(*leaves.values())
+    assert isinstance(out, Tensor)
+    dy = torch.ones_like(out)
+    found = dict(zip(("output", *"qkv"), (out, *torch.autograd.grad(out, list(leaves.values()), dy)), strict=True))
+    bounds = exact(
+        Options(), {name: value.detach() for name, value in given.items()}, dy, partial(sum_error, "chain-1")
+    )
+
+    def off(value: Tensor, name: str) -> float:
+        return float(((value.detach().double() - bounds[name].exact).abs() / bounds[name].allowed).max())
+
+    assert all(off(value, name) <= 1 for name, value in found.items()), {name: off(found[name], name) for name in found}
+    later = attention(given["q"], given["k"][:, SPLIT_KEYS:], given["v"][:, SPLIT_KEYS:])
+    assert isinstance(later, Tensor) and off(later, "output") > 1

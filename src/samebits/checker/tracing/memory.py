@@ -5,7 +5,7 @@ rows of any batch have equal expressions under equal names, and a value made fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -47,8 +47,11 @@ class Region:
     write_launch: np.ndarray
     reader: np.ndarray
     read_launch: np.ndarray
-    reread: np.ndarray
+    reread: np.ndarray = field(init=False)
     """Whether an element was read since it was stored last: a program may then store it again, as scratch memory."""
+
+    def __post_init__(self) -> None:
+        self.reread = np.zeros(len(self.cells), bool)
 
     @property
     def end(self) -> int:
@@ -90,8 +93,7 @@ class Memory:
             kinds, back = np.unique(places, return_inverse=True)
             cells["id"] = np.array([self.nodes.leaf(name, place, dtype) for place in kinds])[back]
         nobody = (np.full(count, NOBODY) for _ in range(4))
-        reread = np.zeros(count, bool)
-        self.regions.append(Region(name, tensor, storage.data_ptr(), width, dtype, cells, *nobody, reread))
+        self.regions.append(Region(name, tensor, storage.data_ptr(), width, dtype, cells, *nobody))
 
     def know(self, name: str, tensor: Tensor) -> None:
         """A tensor that a launch is given; one not met before is fresh memory."""

@@ -160,7 +160,8 @@ def row32(
     z_QK = np.where(seen_QK, _bent(_chain(_float32(q), _float32(k)), rule)[0], _f32(-np.inf))
     merged, begun_Q = _State.start(len(z_QK), v.shape[1]), np.zeros(len(z_QK), bool)
     for split in splits_of(z_QK.shape[1]) if splits is None else splits:
-        own, seen_Q = _split32(z_QK[:, split], v[split], seen_QK[:, split], c), seen_QK[:, split].any(1)
+        seen_Q = np.asarray(seen_QK[:, split].any(1))
+        own = _split32(z_QK[:, split], v[split], seen_QK[:, split], c)
         merged, begun_Q = _merged(merged, own, begun_Q, seen_Q, c), begun_Q | seen_Q
     empty_Q = merged.total == 0
     scale_Q = _f32(1) / merged.total
@@ -170,7 +171,8 @@ def row32(
 
 
 def _level(m_Q: np.ndarray, c: np.ndarray) -> np.ndarray:
-    return np.where(np.isneginf(m_Q), _f32(0), m_Q) * c
+    level_Q: np.ndarray = np.where(np.isneginf(m_Q), _f32(0), m_Q) * c
+    return level_Q
 
 
 def _factor(before_Q: np.ndarray, m_Q: np.ndarray, c: np.ndarray) -> np.ndarray:
