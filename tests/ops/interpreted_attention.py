@@ -108,7 +108,7 @@ def difference(made: list[Tensor], tables: dict[str, Any], rule: Rule, launch: L
 
 
 def cases() -> Iterator[tuple[str, list[Tensor], dict[str, Any], Rule]]:
-    yield "causal", *tensors(PACK, "wide"), CAUSAL
+    yield "causal", *tensors(PACK, "normal"), CAUSAL
     yield "a window over borders", *tensors(RAGGED, "normal"), WINDOWED
     yield "full, capped, in pages", *paged(*tensors(((1, 2 * SMALL + 3),), "normal")), FULL
     # What is not finite lies before the window of all, within that of some, and behind all but the last.

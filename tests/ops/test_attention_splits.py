@@ -67,7 +67,7 @@ def test_every_format_equals_its_reference(dtype: torch.dtype, recipe: str) -> N
 
 def test_queries_of_every_split_equal_their_reference() -> None:
     """A prompt of two splits and a half; rows of a tile that lie on both sides of a border."""
-    given = inputs(4200, 4200, "wide", torch.float32)
+    given = inputs(4200, 4200, "normal", torch.float32)
     out, lse = attention_with_lse(*given)
     for start in (0, SPLIT_KEYS - 5, 2 * SPLIT_KEYS - 5, 4190):
         q, rows = given[0][:, start : start + 10], slice(start, start + 10)
@@ -80,7 +80,7 @@ def test_threads_and_instruction_sets_do_not_matter() -> None:
     """Fewer tasks than threads: they share the splits of one query, of four, and of one that sees a few keys alone."""
     cases: tuple[tuple[int, dict[str, Any]], ...] = ((1, {}), (2, {}), (1, {"window": 70}), (40, {}))
     for queries, options in cases:
-        given = inputs(queries, 6000, "wide", torch.float32)
+        given = inputs(queries, 6000, "normal", torch.float32)
         with launching(threads=1, instruction_set="baseline"):
             expected = attention_with_lse(*given, **options)
         for instruction_set, threads in itertools.product(native.instruction_sets(), (1, 2, 3, 9)):
@@ -121,7 +121,7 @@ def test_splits_are_counted_from_a_sequences_own_first_key() -> None:
 
 def test_keys_within_one_split_keep_the_bits_they_had() -> None:
     """A window within the second split: the bits of these keys alone, where their blocks begin at the same places."""
-    q, k, v = inputs(3, 2 * SPLIT_KEYS, "wide", torch.float32)
+    q, k, v = inputs(3, 2 * SPLIT_KEYS, "normal", torch.float32)
     inside = attention_with_lse(q, k, v, window=640)
     own = slice(SPLIT_KEYS, None)
     same(inside, attention_with_lse(q, k[:, own], v[:, own], window=640), "window")
