@@ -23,6 +23,7 @@ SHARE = 256
         proofs.every_sharing_of_heads,
         lambda: proofs.every_refusal(2),
         lambda: proofs.every_cache_size(3),
+        lambda: proofs.every_split(2),
         lambda: trees.every_tree(70, 5),
     ],
 )

@@ -190,9 +190,10 @@ void matmul(int32_t format) {
     all.print();
 }
 
-void attention(int32_t format, bool causal, int64_t window, float softcap) {
-    const int64_t heads = 4, key_heads = 2, head = 40, q_length[] = {75, 1, 130}, k_length[] = {75, 90, 140};
-    const int64_t q_start[] = {0, 75, 76}, k_start[] = {0, 75, 165}, tokens = 206, keys = 305;
+// `more` keys before those of the last two sequences, one of which has a single query.
+void attention(int32_t format, bool causal, int64_t window, float softcap, int64_t more = 0) {
+    const int64_t heads = 4, key_heads = 2, head = 40, q_length[] = {75, 1, 130}, k_length[] = {75, 90 + more, 140 + more};
+    const int64_t q_start[] = {0, 75, 76}, k_start[] = {0, 75, 165 + more}, tokens = 206, keys = 305 + 2 * more;
     struct {
         int64_t format, tokens, sequences, heads, key_heads, head, pages_row, page_size, causal, window, strides[8];
     } const numbers_of{format, tokens, 3, heads, key_heads, head, 0, 0, causal, window,
@@ -211,7 +212,8 @@ void attention(int32_t format, bool causal, int64_t window, float softcap) {
     call("attention_backward", first, second, third, pointer(dout), pointer(q), pointer(k), pointer(v),
          pointer(out), static_cast<const float*>(lse2.data()), delta.data(), static_cast<void*>(dq.data()),
          static_cast<void*>(dk.data()), static_cast<void*>(dv.data()));
-    const std::string kind = softcap != 0.0f ? " capped" : window != 0 ? " window" : causal ? " causal" : " full";
+    const std::string rule = softcap != 0.0f ? " capped" : window != 0 ? " window" : causal ? " causal" : " full";
+    const std::string kind = rule + (more != 0 ? " splits" : "");
     digest(("attention" + kind).c_str(), format).add(out).add(lse2).print();
     digest(("attention backward" + kind).c_str(), format).add(dq).add(dk).add(dv).print();
 }
@@ -221,6 +223,7 @@ void attentions(int32_t format) {
     attention(format, false, 0, 0.0f);
     attention(format, true, 20, 0.0f);
     attention(format, true, 0, 5.0f);
+    attention(format, true, 0, 0.0f, 4000);
 }
 
 void rmsnorm(int32_t format) {

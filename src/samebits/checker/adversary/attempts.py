@@ -135,14 +135,14 @@ class Attempts:
         self.coverage.lines = answer.lines
 
     def affordable(self, trial: Trial) -> bool:
-        """A call may take a fortieth of the whole time, and its data no longer to make; the first of a kind any time."""
+        """A call may take a fortieth of the whole time, and its data no longer to make; the first of a kind, any."""
         calls = 2 if trial.history else 1
         if self.bench.elements(trial.sizes) > MOST_ELEMENTS:
             return False
         return self.untried(trial) or self.bench.cost.expected(trial.sizes) * calls <= max(self.seconds / 40, 0.02)
 
     def untried(self, trial: Trial) -> bool:
-        """Whether no call was like this one yet. It is made however slow the function: what no call tried is not judged."""
+        """Whether no call was like this one yet. It is made however slow: what no call tried is not judged."""
         return not self.coverage.calls or not all(self.coverage.ways[way] for way in ways_of(trial))
 
     def pool_rows(self, problem: Trial) -> int:

@@ -1,11 +1,11 @@
-"""Tensors as named memory: what a kernel reads are leaves or what was stored before, and a store happens once.
+"""Tensors as named memory: what a kernel reads are leaves or what was stored before, and a result is stored once.
 
 Knows no operator. A leaf is named by its place within its row, and each value carries the row it was made from, so that
 rows of any batch have equal expressions under equal names, and a value made from two rows is noticed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -47,6 +47,11 @@ class Region:
     write_launch: np.ndarray
     reader: np.ndarray
     read_launch: np.ndarray
+    reread: np.ndarray = field(init=False)
+    """Whether an element was read since it was stored last: a program may then store it again, as scratch memory."""
+
+    def __post_init__(self) -> None:
+        self.reread = np.zeros(len(self.cells), bool)
 
     @property
     def end(self) -> int:
@@ -115,13 +120,15 @@ class Memory:
         again = (region.read_launch[elements] == self.launch) & (region.reader[elements] != self.program)
         region.reader[elements] = np.where(again, SEVERAL, self.program)
         region.read_launch[elements] = self.launch
+        region.reread[elements] = True
         cells: np.ndarray = region.cells[elements]
         if self.shifted and len(np.unique(region.cells["row"])) > 1:
             cells["row"] += cells["row"] >= 0
         return cells
 
     def write(self, region: Region, elements: np.ndarray, values: np.ndarray) -> None:
-        twice = region.write_launch[elements] == self.launch
+        again = region.reread[elements] & (region.writer[elements] == self.program)
+        twice = (region.write_launch[elements] == self.launch) & ~again
         if twice.any() or len(np.unique(elements)) < len(elements):
             where = int(elements[twice][0]) if twice.any() else int(elements[0])
             raise RefusedError(f"element {where} of {region.name} is stored a second time")
@@ -132,6 +139,7 @@ class Memory:
         region.cells[elements] = values
         region.writer[elements] = self.program
         region.write_launch[elements] = self.launch
+        region.reread[elements] = False
 
     def result(self, tensor: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """(values, whether any program stored them) of a tensor, in its own shape."""

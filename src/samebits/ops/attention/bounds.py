@@ -14,7 +14,7 @@ from torch import Tensor
 
 from samebits.contracts.spec import Arguments, Bounded
 from samebits.ops.attention.exact import Options, attention64, dense_weights, repeated
-from samebits.ops.attention.forms import BLOCK_KEYS
+from samebits.ops.attention.forms import SPLIT_KEYS, rescalings
 from samebits.ops.rounding import FLOAT32_ROUNDOFF, allowed_error
 
 u = FLOAT32_ROUNDOFF
@@ -54,7 +54,7 @@ class _Weights:
 
 
 def _weights(q: Tensor, k: Tensor, options: Options, error: Callable[[int], float]) -> _Weights:
-    """The chain of a score, the softcap, the exponent, and what the walk over blocks adds."""
+    """The chain of a score, the softcap, the exponent, and what the walk over blocks and the merge of splits add."""
     head, keys, softcap = q.shape[-1], k.shape[1], options.softcap
     q64, k64 = q.double(), repeated(k, q)
     exact, z = dense_weights(q, k, options)
@@ -70,12 +70,13 @@ def _weights(q: Tensor, k: Tensor, options: Options, error: Callable[[int], floa
         slope, slope_error = 1 - tanh.square(), 2 * tanh_error + 2 * u
     seen = exact > 0
     level = (z * LOG2_E).masked_fill(~seen, 0.0).abs().amax(-1, keepdim=True)
-    blocks = -(-keys // BLOCK_KEYS)
-    # c and every product with it are rounded once, the difference once, and the steps between levels once in all.
+    steps = rescalings(keys)
+    # c and every product with it are rounded once, the difference once, and the steps between levels once in all:
+    # levels only rise, within a split and from split to split, and a split is merged at the level that it ends with.
     exponent_error = z_error * LOG2_E + u * (4 * (z * LOG2_E).abs() + 4 * level)
-    share = torch.expm1(math.log(2) * exponent_error) + (blocks + 1) * (EXP2_ERROR + u)
-    # The fold of a block's 64, one addition a block, and the fold of eight.
-    total_share = (exact * share).sum(-1, keepdim=True) + (blocks + 10) * (EXP2_ERROR + 2 * u)
+    share = torch.expm1(math.log(2) * exponent_error) + (steps + 1) * (EXP2_ERROR + u)
+    # The fold of a block's 64, one addition a block and a merge, and the fold of eight.
+    total_share = (exact * share).sum(-1, keepdim=True) + (steps + 10) * (EXP2_ERROR + 2 * u)
     lse2 = torch.logsumexp(z.masked_fill(~seen, -torch.inf), -1, keepdim=True) * LOG2_E
     lse_error = total_share * LOG2_E + (LOG_ERROR + 4 * u) * (level + math.log2(keys) + 1) + u * lse2.abs()
     return _Weights(exact, slope, slope_error, share.masked_fill(~seen, 0.0), total_share, lse_error)
@@ -101,7 +102,9 @@ def exact(options: Options, arguments: Arguments, dy: Tensor, error: Callable[[i
     magnitude = over_keys(w.exact, v64.abs())
     weight_error = over_keys(w.exact * w.share, v64.abs()) + over_keys(seen * storage.absolute, v64.abs())
     down = w.total_share.transpose(1, 2)
-    sum_error = magnitude * (storage.relative + error(keys)) * (1 + 2 * storage.relative)
+    # A chain over the keys of a split, then one fused addition a merge.
+    values_error = error(min(keys, SPLIT_KEYS)) + 2 * u * ((keys - 1) // SPLIT_KEYS)
+    sum_error = magnitude * (storage.relative + values_error) * (1 + 2 * storage.relative)
     out_error = ((weight_error + sum_error) * (1 + down) + out.abs() * down) / (1 - down)
     bounds = {"output": _bounded(out, out_error, magnitude, keys, dy.dtype)}
 

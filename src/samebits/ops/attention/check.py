@@ -216,13 +216,13 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
     # Few, for every one of them is compiled for every head size and format.
     if format == "float32":
         forward = [
-            Launch(tile=16, packed=True, described=False, stages=1),
+            Launch(tile=16, packed=True, described=False, shared=True, stages=1),
             Launch(tile=32, described=False, warps=8, stages=1),
         ]
         backward = [BackwardLaunch(queries=32, keys=16, described=False, stages=1)]
     else:
         forward = [
-            Launch(tile=16, packed=True, stages=2),
+            Launch(tile=16, packed=True, shared=True, stages=2),
             Launch(tile=64, described=False, stages=1),
             Launch(tile=128, warps=8, stages=1),
         ]

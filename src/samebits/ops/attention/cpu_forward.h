@@ -1,11 +1,12 @@
 // Attention forward on the CPU: a task is a run of rows (queries times the heads of a group) of one sequence and key head.
-// It takes block after block of keys, packs each once, and carries every tile of its rows over it.
+// It takes split after split of keys and in each block after block, packs it once, and carries every tile of its rows
+// over it. Where there are fewer tasks than threads, threads share the splits of a task.
 #pragma once
 
 #include <vector>
 
 #include "ops/attention/cpu_decode.h"
-#include "ops/attention/cpu_softmax.h"
+#include "ops/attention/cpu_splits.h"
 
 namespace samebits {
 inline namespace SAMEBITS_ISA {
@@ -17,6 +18,7 @@ constexpr int64_t MOST_TILES = 64;
 struct ForwardTask {
     int64_t sequence;
     Range key_heads, rows;  // several heads where the rows are few, else one
+    bool few() const { return rows.size() <= FEW_ROWS; }
 };
 
 // One block of keys and values of one head, packed.
@@ -57,30 +59,28 @@ void begin(const Forward<T>& forward, int64_t n, RowTile& tile) {
     };
     const int64_t left = layout.q_length[n] * group - tile.first;
     pack_turned(lines_of(row, tile.rows, layout.head, left), ROW_PANEL, ROW_PANEL, tile.q);
-    std::fill_n(tile.sums, tile.rows * layout.padded(), 0.0f);
-    std::fill_n(tile.maximum, ROW_PANEL, -std::numeric_limits<float>::infinity());
-    std::fill_n(&tile.weights[0][0], TILE_ROWS * WEIGHT_LANES, 0.0f);
+    start_split(tile, layout.padded());
+    if (tile.past != nullptr) RowState::in(tile.past).start(tile.rows, layout.padded());
     for (int64_t r = 0; r < tile.rows; ++r)
         tile.seen[r] = forward.rule.seen(offset + (tile.first + r) / group, layout.k_length[n]);
 }
 
 template <class T>
-void finish(const Forward<T>& forward, int64_t n, const RowTile& tile) {
+void finish(const Forward<T>& forward, int64_t n, const RowTile& tile, RowState state) {
     const Layout& layout = forward.layout;
     constexpr float infinity = std::numeric_limits<float>::infinity(), log2_e = 0x1.715476p+0f;
     for (int64_t r = 0; r < tile.rows; ++r) {
         const int64_t query = layout.q_start[n] + (tile.first + r) / layout.group();
         const int64_t head = tile.key_head * layout.group() + (tile.first + r) % layout.group();
-        const float(&w)[WEIGHT_LANES] = tile.weights[r];
-        const float total = ((w[0] + w[4]) + (w[2] + w[6])) + ((w[1] + w[5]) + (w[3] + w[7]));
+        const float total = state.total[r];
         T* out = forward.out.at(query, head);
         float& lse2 = forward.lse2[query * layout.heads + head];
         if (total == 0.0f) {
             std::memset(out, 0, static_cast<size_t>(layout.head) * sizeof(T));
             lse2 = infinity;
         } else {
-            store_scaled(tile.sums + r * layout.padded(), 1.0f / total, layout.head, out);
-            const float maximum = tile.maximum[r] == -infinity ? 0.0f : tile.maximum[r];
+            store_scaled(state.sums + r * layout.padded(), 1.0f / total, layout.head, out);
+            const float maximum = state.maximum[r] == -infinity ? 0.0f : state.maximum[r];
             lse2 = maximum * forward.rule.exponent_factor + elementary::log(total) * log2_e;
         }
     }
@@ -98,44 +98,122 @@ void pack(const Forward<T>& forward, const ForwardTask& task, KeyBlock& block) {
     block.not_finite = pack_rows(values, BLOCK_KEYS, block.values);
 }
 
+// A task's tiles at their start, all keys that they see, and memory for one block of them.
+struct ForwardWork {
+    std::vector<RowTile> tiles;
+    KeyBlock block;
+    float* scores;
+    Range keys;
+};
+
 template <class T>
-void run_forward(const Forward<T>& forward, const ForwardTask& task) {
+ForwardWork prepare(const Forward<T>& forward, const ForwardTask& task) {
     const Layout& layout = forward.layout;
-    const int64_t n = task.sequence, padded = layout.padded(), heads = task.key_heads.size();
-    const bool few = task.rows.size() <= FEW_ROWS;
+    const int64_t n = task.sequence, padded = layout.padded();
+    const bool few = task.few(), several = layout.k_length[n] > SPLIT_KEYS;
     const Parts parts(task.rows.size(), TILE_ROWS);
-    const int64_t count = parts.count * heads;
-    std::vector<RowTile> tiles(static_cast<size_t>(count));
-    KeyBlock block{};
-    float* scores = nullptr;
+    const int64_t count = parts.count * task.key_heads.size();
+    ForwardWork work{std::vector<RowTile>(static_cast<size_t>(count)), {}, nullptr, {layout.k_length[n], 0}};
     for (Pieces pieces{nullptr};; pieces = {scratch(0, pieces.used)}) {
-        block.keys = pieces.take(few ? 0 : BLOCK_KEYS * layout.head);
-        block.values = pieces.take(few ? 0 : BLOCK_KEYS * padded);
-        scores = pieces.take((few ? count * FEW_ROWS : TILE_ROWS) * BLOCK_KEYS);
-        for (RowTile& tile : tiles) {
+        work.block.keys = pieces.take(few ? 0 : BLOCK_KEYS * layout.head);
+        work.block.values = pieces.take(few ? 0 : BLOCK_KEYS * padded);
+        work.scores = pieces.take((few ? count * FEW_ROWS : TILE_ROWS) * BLOCK_KEYS);
+        for (RowTile& tile : work.tiles) {
             tile.q = pieces.take(layout.head * ROW_PANEL);
             tile.sums = pieces.take(TILE_ROWS * padded);
+            tile.past = several ? pieces.take(RowState::floats(padded)) : nullptr;
         }
         if (pieces.memory != nullptr) break;
     }
-    Range keys{layout.k_length[n], 0};
     for (int64_t t = 0; t < count; ++t) {
-        RowTile& tile = tiles[static_cast<size_t>(t)];
+        RowTile& tile = work.tiles[static_cast<size_t>(t)];
         tile.key_head = task.key_heads.first + t / parts.count;
         tile.first = task.rows.first + parts.start(t % parts.count), tile.rows = parts.size(t % parts.count);
         begin(forward, n, tile);
-        keys = {std::min(keys.first, tile.any().first), std::max(keys.stop, tile.any().stop)};
+        work.keys = {std::min(work.keys.first, tile.any().first), std::max(work.keys.stop, tile.any().stop)};
     }
+    return work;
+}
+
+// Keys of one split, block by block, into the tiles' own sums.
+template <class T>
+void walk(const Forward<T>& forward, const ForwardTask& task, ForwardWork& work, Range keys) {
+    const int64_t n = task.sequence;
     for (int64_t first = keys.first / BLOCK_KEYS * BLOCK_KEYS; first < keys.stop; first += BLOCK_KEYS) {
-        block.range = {first, std::min(first + BLOCK_KEYS, layout.k_length[n])};
-        if (few) {
-            attend_few(forward, n, tiles, block.range, scores);
+        work.block.range = {first, std::min(first + BLOCK_KEYS, forward.layout.k_length[n])};
+        if (task.few()) {
+            attend_few(forward, n, work.tiles, work.block.range, work.scores);
             continue;
         }
-        pack(forward, task, block);
-        for (RowTile& tile : tiles) attend(forward, tile, block, scores);
+        pack(forward, task, work.block);
+        for (RowTile& tile : work.tiles) attend(forward, tile, work.block, work.scores);
     }
-    for (const RowTile& tile : tiles) finish(forward, n, tile);
+}
+
+template <class T>
+void run_forward(const Forward<T>& forward, const ForwardTask& task) {
+    const int64_t padded = forward.layout.padded();
+    ForwardWork work = prepare(forward, task);
+    for (int64_t first = work.keys.first / SPLIT_KEYS * SPLIT_KEYS; first < work.keys.stop; first += SPLIT_KEYS) {
+        const Range split{first, first + SPLIT_KEYS};
+        walk(forward, task, work, work.keys.cut(split));
+        for (RowTile& tile : work.tiles) {
+            if (tile.past == nullptr || tile.any().cut(split).empty()) continue;
+            merge(RowState::in(tile.past), end_split(tile), tile.rows, padded, forward.rule.exponent_factor);
+            start_split(tile, padded);
+        }
+    }
+    for (RowTile& tile : work.tiles)
+        finish(forward, task.sequence, tile, tile.past == nullptr ? end_split(tile) : RowState::in(tile.past));
+}
+
+// Threads that share a task: each walks a split and leaves its tiles' states, then one merges them left to right.
+struct SharedSplits {
+    const ForwardTask* task;
+    int64_t splits, tiles, floats, first;
+    float* state(std::vector<float>& states, int64_t split, int64_t tile) const {
+        return states.data() + first + (split * tiles + tile) * floats;
+    }
+};
+
+template <class T>
+void run_shared(const Forward<T>& forward, const std::vector<ForwardTask>& tasks, int32_t threads) {
+    const int64_t padded = forward.layout.padded();
+    std::vector<SharedSplits> shares;
+    std::vector<std::pair<size_t, int64_t>> walks;
+    int64_t used = 0;
+    for (const ForwardTask& task : tasks) {
+        const int64_t splits = (forward.layout.k_length[task.sequence] + SPLIT_KEYS - 1) / SPLIT_KEYS;
+        const int64_t shared = task.few() && splits > 1 ? splits : 0, tiles = task.key_heads.size();
+        shares.push_back({&task, shared, tiles, RowState::floats(padded), used});
+        used += shared * tiles * RowState::floats(padded);
+        for (int64_t split = 0; split < std::max<int64_t>(shared, 1); ++split) walks.push_back({shares.size() - 1, split});
+    }
+    std::vector<float> states(static_cast<size_t>(used));
+    parallel_for(static_cast<int64_t>(walks.size()), threads, [&](int64_t number) {
+        const auto [index, split] = walks[static_cast<size_t>(number)];
+        const SharedSplits& share = shares[index];
+        if (share.splits == 0) return run_forward(forward, *share.task);
+        ForwardWork work = prepare(forward, *share.task);
+        walk(forward, *share.task, work, work.keys.cut({split * SPLIT_KEYS, (split + 1) * SPLIT_KEYS}));
+        for (int64_t t = 0; t < share.tiles; ++t) {
+            RowTile& tile = work.tiles[static_cast<size_t>(t)];
+            RowState::in(share.state(states, split, t)).copy(end_split(tile), tile.rows, padded);
+        }
+    });
+    if (used == 0) return;
+    parallel_for(static_cast<int64_t>(shares.size()), threads, [&](int64_t number) {
+        const SharedSplits& share = shares[static_cast<size_t>(number)];
+        if (share.splits == 0) return;
+        ForwardWork work = prepare(forward, *share.task);
+        for (int64_t t = 0; t < share.tiles; ++t) {
+            RowTile& tile = work.tiles[static_cast<size_t>(t)];
+            const RowState past = RowState::in(tile.past);
+            for (int64_t split = 0; split < share.splits; ++split)
+                merge(past, RowState::in(share.state(states, split, t)), tile.rows, padded, forward.rule.exponent_factor);
+            finish(forward, share.task->sequence, tile, past);
+        }
+    });
 }
 
 // Speed only: enough tasks for every thread, rows with the most keys first. Heads with few rows share
@@ -156,6 +234,7 @@ void run_forward(const Forward<T>& forward, int32_t threads) {
             for (int64_t h = 0; h < heads.count; ++h)
                 tasks.push_back({n, {heads.start(h), heads.start(h + 1)}, {parts.start(part), parts.start(part + 1)}});
     }
+    if (static_cast<int64_t>(tasks.size()) < threads) return run_shared(forward, tasks, threads);
     parallel_for(static_cast<int64_t>(tasks.size()), threads,
                  [&](int64_t task) { run_forward(forward, tasks[static_cast<size_t>(task)]); });
 }

@@ -20,8 +20,9 @@ struct Forward {
 struct RowTile {
     int64_t key_head, first, rows;
     Range seen[TILE_ROWS];
-    float *q, *sums;
+    float *q, *sums, *past;
     alignas(64) float maximum[ROW_PANEL];
+    alignas(64) float total[ROW_PANEL];
     alignas(64) float level[ROW_PANEL];
     alignas(64) float shrink[ROW_PANEL];
     alignas(64) float weights[TILE_ROWS][WEIGHT_LANES];
@@ -66,6 +67,19 @@ inline Floats largest_of(const float* scores) {
     return largest;
 }
 
+// What is subtracted from exponents under a maximum.
+inline Floats level_of(Floats maximum, Floats factor) {
+    const Floats none = broadcast(-std::numeric_limits<float>::infinity());
+    return mul(floats(choose(lanes(maximum) == lanes(none), lanes(zeros()), lanes(maximum))), factor);
+}
+
+// What is summed under a maximum is multiplied by this under a larger one. Where it stays, nothing shrinks: 1 but for
+// levels that overflow.
+inline Floats shrink_of(Floats before, Floats now, Floats factor, Floats level) {
+    const Floats shrink = quick::exp2(floats(lanes(mul(before, factor)) - lanes(level)));
+    return floats(choose(lanes(now) == lanes(before), lanes(broadcast(1.0f)), lanes(shrink)));
+}
+
 // New maxima of a tile's rows, the level that is subtracted from exponents, and the factor for what was summed before.
 inline void raise(RowTile& tile, const Floats (&largest)[ROW_PANEL], float exponent_factor) {
     const Floats factor = broadcast(exponent_factor), none = broadcast(-std::numeric_limits<float>::infinity());
@@ -76,11 +90,8 @@ inline void raise(RowTile& tile, const Floats (&largest)[ROW_PANEL], float expon
         const Floats before = load(tile.maximum + first);
         Floats now = before;
         for (int i = 0; i < WIDTH; ++i) now = larger(turned[i], now);
-        const Floats finite = floats(choose(lanes(now) == lanes(none), lanes(zeros()), lanes(now)));
-        const Floats level = mul(finite, factor);
-        const Floats shrink = quick::exp2(floats(lanes(mul(before, factor)) - lanes(level)));
-        // Where the maximum stays, nothing shrinks: 1 but for levels that overflow.
-        store(tile.shrink + first, floats(choose(lanes(now) == lanes(before), lanes(broadcast(1.0f)), lanes(shrink))));
+        const Floats level = level_of(now, factor);
+        store(tile.shrink + first, shrink_of(before, now, factor, level));
         store(tile.level + first, level);
         store(tile.maximum + first, now);
     }

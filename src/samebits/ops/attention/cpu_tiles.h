@@ -14,8 +14,9 @@ namespace samebits {
 inline namespace SAMEBITS_ISA {
 namespace attention {
 
-// Decides bits: keys of a block, and the partial sums that a row's weights are folded to.
+// Decides bits: keys of a block and of a split, and the partial sums that a row's weights are folded to.
 constexpr int BLOCK_KEYS = 64;
+constexpr int64_t SPLIT_KEYS = 32 * BLOCK_KEYS;
 constexpr int WEIGHT_LANES = 8;
 constexpr int BLOCK_VECTORS = BLOCK_KEYS / WIDTH;
 constexpr int KEY_PANELS = BLOCK_KEYS / TILE_COLUMNS;

@@ -18,10 +18,18 @@ from torch import Tensor
 
 # Decides bits: keys of a block, counted from the sequence's own first key, wherever it lies in memory.
 BLOCK_KEYS = 64
+# Decides bits: keys of a split, counted likewise; each is a softmax of its own, and splits are merged left to right.
+SPLIT_KEYS = 32 * BLOCK_KEYS
 # Decides bits: partial sums of a row's weights; a block's 64 weights are folded by halves down to these.
 WEIGHT_LANES = 8
 # The logarithm of e to the base 2 in float64, written down: a C library need not round it like this.
 LOG2_E = 1.4426950408889634
+
+
+def rescalings(keys: int) -> int:
+    """How often what is summed of a row may be multiplied by a power: at each block of a split, at each merge."""
+    splits = -(-keys // SPLIT_KEYS)
+    return -(-min(keys, SPLIT_KEYS) // BLOCK_KEYS) + max(0, splits - 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from samebits.contracts.integer_proofs import Claim, prove
 from samebits.contracts.proof import Proof
 from samebits.contracts.symbolic import Symbols, Truth, Whole
 from samebits.ops.attention.cache import PAGE_MULTIPLE
-from samebits.ops.attention.forms import BLOCK_KEYS, Rule
+from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, Rule
 from samebits.ops.index_claims import SIZE_LIMIT, each_once, equal_parts, fold_of_lanes, lane_of_an_element, row_shares
 
 # (causal, windowed)
@@ -131,24 +131,25 @@ def every_visible_query_once(causal: bool, windowed: bool) -> Claim:
     )
 
 
-def blocks_at_logical_positions() -> Claim:
-    """triton_forward_walk.py:walk and cpu_forward.h:run_forward: a key's block is key div 64, its place key mod 64.
+def blocks_at_logical_positions(size: int) -> Claim:
+    """triton_forward_walk.py:walk and cpu_forward.h:walk: a key's block is key div 64, its place key mod 64.
 
-    Neither the first key nor the tile that a query lies in appears: two tiles meet a key in the same block."""
+    Neither the first key nor the tile that a query lies in appears: two tiles meet a key in the same block. So it is
+    with splits (cpu_forward.h:run_forward), whose borders are borders of blocks."""
 
     def state(z: Symbols) -> Truth:
         key, visible_from, other_from = z.wholes("key visible_from other_from", least=0)
         z.assume(visible_from <= key, other_from <= key)
         places = []
         for first in (visible_from, other_from):
-            begin = first // BLOCK_KEYS * BLOCK_KEYS if not z.faulty else first
-            turn, place = z.divide(key - begin, BLOCK_KEYS)
-            places.append((begin + turn * BLOCK_KEYS, place))
+            begin = first // size * size if not z.faulty else first
+            turn, place = z.divide(key - begin, size)
+            places.append((begin + turn * size, place))
         (block, place), (other_block, other_place) = places
-        return (block == other_block) & (place == other_place) & (place == key % BLOCK_KEYS)
+        return (block == other_block) & (place == other_place) & (place == key % size)
 
     return Claim(
-        name="blocks at logical positions",
+        name=f"blocks of {size} at logical positions",
         state=state,
         fault="blocks counted from the first visible key",
         truncating=True,
@@ -198,6 +199,29 @@ def programs_cover() -> Claim:
 
     return Claim(
         name="programs cover sequences, lines and tiles", state=state, fault="tiles counted from one", truncating=True
+    )
+
+
+def shared_splits_cover() -> Claim:
+    """triton_forward.py where splits have programs of their own: program -> (sequence, line, tile) and split; a state
+    is stored at (split, token, head), where triton_merge.py reads it: no two at one place, and all in memory."""
+
+    def state(z: Symbols) -> Truth:
+        places, splits, tokens, heads = z.wholes("places splits tokens heads", least=1)
+        place, split = z.whole("place", least=0, below=places), z.whole("split", least=0, below=splits)
+        program = place * splits + split
+        z.knows(program, splits, place, split)
+        token, head = z.whole("token", least=0, below=tokens), z.whole("head", least=0, below=heads)
+        row = token * heads + head
+        states = tokens * z.planted(heads, heads - 1)
+        z.knows(row, heads, token, head)
+        z.knows(split * states + row, states, split, row)
+        found = (program // splits == place) & (program % splits == split) & (program < places * splits)
+        kept = (row < states) & ((split * states + row) // states == split) & ((split * states + row) % states == row)
+        return found & kept & (row // heads == token) & (row % heads == head)
+
+    return Claim(
+        name="programs cover splits, states lie apart", state=state, fault="a state one head short", truncating=True
     )
 
 
@@ -314,9 +338,11 @@ def visible_pairs() -> Proof:
 def places() -> Proof:
     """triton_forward.py, triton_forward_walk.py, triton_dq.py, triton_dk_dv.py, triton_blocks.py:key_rows; cache.py."""
     claims = [
-        blocks_at_logical_positions(),
+        blocks_at_logical_positions(BLOCK_KEYS),
+        blocks_at_logical_positions(SPLIT_KEYS),
         every_row_has_one_tile(),
         programs_cover(),
+        shared_splits_cover(),
         heads_in_range(),
         pages_in_bounds(),
         numbers_fit(),

@@ -33,6 +33,7 @@ from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
 from samebits.ops.attention.check import SPECS, launches
 from samebits.ops.attention.exact import WINDOWED
+from samebits.ops.attention.forms import SPLIT_KEYS
 
 CONTRACT = load_contract(Path(__file__).with_name("contract.yaml"))
 HEAD = 8
@@ -42,6 +43,7 @@ EIGHT = (0.0, -0.0, 0.1, -0.7, 1.0, -1.3, 9.0, 2.0**-30)
 FOUR = (-0.7, 0.0, 1.1, 7.0)
 GRIDS = {2: EIGHT, 3: FOUR}
 """Tokens to the numbers of which every query, key and value is one."""
+BEYOND_A_SPLIT = (SPLIT_KEYS, SPLIT_KEYS + 1, 2 * SPLIT_KEYS + 70)
 
 
 def _spread(numbers: Tensor, heads: int) -> Tensor:
@@ -252,6 +254,25 @@ def every_sharing_of_heads() -> Proof:
     )
 
 
+def every_split(tails: int = 130) -> Proof:
+    """Three splits and a tail of every length up to two blocks and two keys, in every format."""
+
+    def chunks() -> Iterator[Chunk]:
+        for format, tail in itertools.product(("float32", "bfloat16", "float16"), range(1, tails + 1)):
+            one = torch.ones(1, tail, 1, HEAD, dtype=getattr(torch, format))
+            yield Chunk(arguments={"q": one, "k": one, "v": one}, format=format, members=1)
+
+    return enumerated(
+        CONTRACT,
+        SPECS["attention"],
+        chunks,
+        _own("AT-OB17"),
+        {"AT-OB17": ["AT-MU38", "AT-MU39", "AT-MU40", "AT-MU41"]},
+        expected=3 * tails,
+        bound=f"one query over three splits and 1 to {tails} keys, alone and packed, all formats",
+    )
+
+
 def _shapes(tokens: int) -> Iterator[Chunk]:
     for format, (batch, length, key_heads, head) in itertools.product(
         ("float32", "bfloat16", "float16"), itertools.product((1, 2), range(1, tokens + 1), (1, 2, 3), (8, 16, 64))
@@ -289,7 +310,7 @@ def every_cache_size(tokens: int = 80) -> Proof:
 def _lengths(longest: int) -> Iterator[Chunk]:
     """Every short sequence of three tokens, and one of each length with full heads of spread numbers."""
     yield from _sequences(3, 1)
-    for tokens in range(1, longest + 1):
+    for tokens in (*range(1, longest + 1), *BEYOND_A_SPLIT):
         count = 3 * tokens * 2 * HEAD
         spread = torch.linspace(-2, 2, count)[torch.arange(count) * 2_654_435_761 % count]
         q, k, v = spread.reshape(3, 1, tokens, 2, HEAD)
@@ -303,8 +324,8 @@ def every_length_on_both(longest: int = 160) -> Proof:
         SPECS["attention"],
         "AT-OB107",
         partial(_lengths, longest),
-        expected=len(FOUR) ** 9 + longest,
-        bound=f"S = 3 over 4 numbers (4^9), and a sequence of each length up to {longest}, forward and backward",
+        expected=len(FOUR) ** 9 + longest + len(BEYOND_A_SPLIT),
+        bound=f"S = 3 over 4 numbers (4^9), each length up to {longest} and {BEYOND_A_SPLIT}, forward and backward",
     )
 
 
@@ -315,3 +336,4 @@ every_capped_sequence_by_triton = by_triton(every_capped_sequence)
 every_place_in_a_window_by_triton = by_triton(every_place_in_a_window)
 every_sharing_of_heads_by_triton = by_triton(every_sharing_of_heads)
 every_refusal_by_triton = by_triton(every_refusal, tokens=4)
+every_split_by_triton = by_triton(every_split)

@@ -14,7 +14,7 @@ from samebits.contracts.call import Call
 from samebits.contracts.language import Tolerance
 from samebits.contracts.predicates import difference
 from samebits.ops.attention.cache import PAGE_MULTIPLE, Cache, DenseCache, PagedCache
-from samebits.ops.attention.forms import BLOCK_KEYS, WEIGHT_LANES
+from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, WEIGHT_LANES, rescalings
 from samebits.ops.rounding import FLOAT32_ROUNDOFF
 
 
@@ -22,12 +22,13 @@ def share_error(call: Call) -> float:
     """How far the weights that values meet may add up from 1: a chain and a fold of the same numbers, apart by these.
 
     Weights are rounded to the dtype for the values and not for their sum; a block is rescaled by one product and one
-    addition; eight lanes and a block's 64 are folded; a reciprocal, a product and the last rounding follow."""
+    addition, a split by one more; eight lanes and a block's 64 are folded; a reciprocal, a product and the last
+    rounding follow."""
     keys, information = call.arguments["k"].shape[1], torch.finfo(call.output.dtype)
     narrow = call.output.dtype != torch.float32
-    blocks, folds = -(-keys // BLOCK_KEYS), (BLOCK_KEYS * WEIGHT_LANES).bit_length()
+    steps, folds = 3 * rescalings(keys) + keys // SPLIT_KEYS, (BLOCK_KEYS * WEIGHT_LANES).bit_length()
     stored = information.eps / 2 + keys * information.smallest_normal * information.eps if narrow else 0.0
-    return (call.sum_error(keys) + (3 * blocks + folds + 3) * FLOAT32_ROUNDOFF + 2 * stored) * (1 + information.eps)
+    return (call.sum_error(keys) + (steps + folds + 3) * FLOAT32_ROUNDOFF + 2 * stored) * (1 + information.eps)
 
 
 def ones_come_back(call: Call, tolerance: Tolerance) -> str:
@@ -127,6 +128,38 @@ def heads_share_keys(call: Call, tolerance: Tolerance, *, key_heads: str) -> str
         call.again(q=q[:, :, h : h + 1], k=k[:, :, h // group, None], v=v[:, :, h // group, None]) for h in range(heads)
     ]
     return difference(together, torch.cat(alone, 2), tolerance, words=f"{heads} heads on {k.shape[2]}")
+
+
+# Beside the first, two of the second change a bit and one does not; float16 has both, and twice the second over any
+# number of keys.
+LARGE, SMALL = 2.0**15, 2.0**-9
+
+
+def splits_are_merged_in_order(call: Call, tolerance: Tolerance) -> str:
+    """Keys of equal weight in four splits: what meets within a split meets first, then splits meet left to right.
+
+    Counted from the sequence's own first key, wherever it lies; a split that is not seen does not reach the row."""
+    tail, like = call.output.shape[1], call.arguments["v"]
+    keys, head = 3 * SPLIT_KEYS + tail, 8
+    q, k, v = (like.new_zeros(1, tokens, 1, head) for tokens in (1, keys, keys))
+    first, second, third, fourth = (number * SPLIT_KEYS for number in range(4))
+    v[0, fourth, 0, :3] = -LARGE
+    # The last key of the first split, and two of the second; then two of the first, and the first key of the second.
+    v[0, [second - 1, second, second + 1], 0, 0] = v.new_tensor([LARGE, SMALL, SMALL])
+    v[0, [second - 2, second - 1, second], 0, 1] = v.new_tensor([SMALL, SMALL, LARGE])
+    v[0, [first, second, third], 0, 2] = v.new_tensor([LARGE, SMALL, SMALL])
+    expected = torch.zeros_like(q)
+    expected[..., :2] = (torch.ones((), device=q.device) / keys * (2 * SMALL)).to(q.dtype)
+    wrong = difference(call.again(None, q=q, k=k, v=v), expected, tolerance, words=f"{keys} keys")
+    packed = {"q": q[0].expand(2, 1, head), "k": k.new_zeros(tail + keys, 1, head)}
+    packed["v"] = torch.cat([k.new_zeros(tail, 1, head), v[0]])
+    options = {"cu_seqlens": [0, 1, 2], "cu_seqlens_k": [0, tail, tail + keys]}
+    behind = call.again(options, **packed)[1:]
+    wrong = wrong or difference(behind, expected[0], tolerance, words=f"{keys} keys behind {tail} others")
+    window = {"window": 2 * SPLIT_KEYS + tail}
+    clean = call.again(window, q=q, k=k, v=v)
+    v[:, :second] = torch.nan
+    return wrong or difference(call.again(window, q=q, k=k, v=v), clean, tolerance, words="NaN in an unseen split")
 
 
 def _nan_caches(k: Tensor) -> Sequence[Cache]:

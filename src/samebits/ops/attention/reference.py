@@ -1,13 +1,18 @@
 """Attention, said plainly: the definition that every backend is held to.
 
 Order, for one row (a query of one head), float32 after every step, c = rule.exponent_factor:
-keys in blocks of 64 from the sequence's first, ascending; state m = -inf, eight sums L = +0, acc = +0.
+keys in splits of 2048 from the sequence's first, in each blocks of 64, ascending. A split starts with m = -inf, eight
+sums S = +0, acc = +0, and takes for every block:
     s = chain over the head of fma(q, k, s) from +0; z = s, or tanh(s * score_factor) * cap; unseen keys: -inf
     m' = the larger of m and all z (a NaN is passed over); u = m' * c (0 where m' is -inf)
     a = 2^(m * c - u), 1 where m' is m; p = 2^fma(z, c, -u)
-    L = fma(L, a, the block's 64 p folded by halves: 32, 16, 8); acc = acc * a, then a chain over the seen keys,
+    S = fma(S, a, the block's 64 p folded by halves: 32, 16, 8); acc = acc * a, then a chain over the seen keys,
     ascending, of fma(round(p), v, acc)
-l = L folded by halves; out = round(fma(acc, 1 / l, +0)), lse2 = u + log(l) * log2(e); out 0 and lse2 +inf where l is 0.
+and ends with l = S folded by halves. Splits are merged left to right; one in which the row sees no key is passed over,
+the first other one gives (M, L, A) = (m, l, acc), each later one
+    M' = the larger of M and m; u = M' * c (0 where M' is -inf); a = 2^(M * c - u), 1 where M' is M; b likewise of m
+    L = fma(l, b, L * a); A = fma(acc, b, A * a)
+out = round(fma(A, 1 / L, +0)), lse2 = u + log(L) * log2(e); out 0 and lse2 +inf where L is 0.
 Backward: delta = dout * out in 256 lanes; P = 2^fma(z, c, -lse2); dP = chain over the head of fma(dout, v, dP);
     ds = P * (dP - delta), with a softcap times fma(-tanh, tanh, 1); both rounded to the dtype.
     dq: chain over seen keys ascending of fma(ds, k); dk, dv: chains over heads of the group ascending, in each over
@@ -18,7 +23,7 @@ Tensors of float64 go to the plain formulas of exact.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +34,7 @@ from samebits.numerics.bits import round_to
 from samebits.numerics.elementary import evaluate
 from samebits.numerics.fma import fma32
 from samebits.ops.attention import exact
-from samebits.ops.attention.forms import BLOCK_KEYS, WEIGHT_LANES, Rule, Sequences
+from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, WEIGHT_LANES, Rule, Sequences
 
 LOG2_E = np.float32(1.4426950408889634)
 # Infinities, and what comes of them, are data like any other.
@@ -45,6 +50,20 @@ class _Line:
     heads: range
     key_head: int
     seen: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Of every row (down): the maximum, the sum of weights and of weighted values of the keys taken so far."""
+
+    m: np.ndarray
+    total: np.ndarray
+    acc: np.ndarray
+
+    @classmethod
+    def start(cls, rows: int, head: int) -> _State:
+        empty = np.full(rows, -np.inf, np.float32), np.zeros(rows, np.float32), np.zeros((rows, head), np.float32)
+        return cls(*empty)
 
 
 def _lines(q_THD: Tensor, k_THD: Tensor, sequences: Sequences, rule: Rule) -> Iterator[_Line]:
@@ -75,7 +94,7 @@ def forward(q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, sequences: Sequences, r
     for line in _lines(q_THD, k_THD, sequences, rule):
         k, v = k_THD[line.keys, line.key_head], v_THD[line.keys, line.key_head]
         for head in line.heads:
-            row = (exact.forward if wide else _row32)(q_THD[line.queries, head], k, v, line.seen, rule)
+            row = (exact.forward if wide else row32)(q_THD[line.queries, head], k, v, line.seen, rule)
             out_THD[line.queries, head], lse2_TH[line.queries, head] = row
     return out_THD, lse2_TH
 
@@ -127,37 +146,81 @@ def _bent(score_QK: np.ndarray, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
     return tanh_QK * _f32(rule.cap), tanh_QK
 
 
-def _row32(q: Tensor, k: Tensor, v: Tensor, seen_QK: np.ndarray, rule: Rule) -> tuple[Tensor, Tensor]:
-    """The forward pass of one head of one sequence."""
-    c, v_KD = _f32(rule.exponent_factor), _float32(v)
+def splits_of(keys: int) -> list[slice]:
+    """Which keys each split takes, in the order in which splits are merged."""
+    return [slice(start, min(start + SPLIT_KEYS, keys)) for start in range(0, keys, SPLIT_KEYS)]
+
+
+@_quietly
+def row32(
+    q: Tensor, k: Tensor, v: Tensor, seen_QK: np.ndarray, rule: Rule, splits: Sequence[slice] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The forward pass of one head of one sequence; planted faults give it other splits."""
+    c = _f32(rule.exponent_factor)
     z_QK = np.where(seen_QK, _bent(_chain(_float32(q), _float32(k)), rule)[0], _f32(-np.inf))
-    (rows, keys), head = z_QK.shape, v_KD.shape[1]
-    m_Q = np.full(rows, -np.inf, np.float32)
-    sum_QL, acc_QD = np.zeros((rows, WEIGHT_LANES), np.float32), np.zeros((rows, head), np.float32)
-    level_Q = np.zeros(rows, np.float32)
+    merged, begun_Q = _State.start(len(z_QK), v.shape[1]), np.zeros(len(z_QK), bool)
+    for split in splits_of(z_QK.shape[1]) if splits is None else splits:
+        seen_Q = np.asarray(seen_QK[:, split].any(1))
+        own = _split32(z_QK[:, split], v[split], seen_QK[:, split], c)
+        merged, begun_Q = _merged(merged, own, begun_Q, seen_Q, c), begun_Q | seen_Q
+    empty_Q = merged.total == 0
+    scale_Q = _f32(1) / merged.total
+    out_QD = np.where(empty_Q[:, None], _f32(0), fma32(merged.acc, scale_Q[:, None], _f32(0)))
+    log_Q = _level(merged.m, c) + evaluate("log", merged.total) * LOG2_E
+    return _like(out_QD, q), torch.from_numpy(np.where(empty_Q, _f32(np.inf), log_Q)).to(q.device)
+
+
+def _level(m_Q: np.ndarray, c: np.ndarray) -> np.ndarray:
+    level_Q: np.ndarray = np.where(np.isneginf(m_Q), _f32(0), m_Q) * c
+    return level_Q
+
+
+def _factor(before_Q: np.ndarray, m_Q: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """What is summed under the maximum `before` is multiplied by this under m: exactly 1 where they are the same."""
+    return np.where(m_Q == before_Q, _f32(1), evaluate("exp2", before_Q * c - _level(m_Q, c)))
+
+
+def _split32(z_QK: np.ndarray, v: Tensor, seen_QK: np.ndarray, c: np.ndarray) -> _State:
+    """The softmax of one split's keys, block by block."""
+    rows, keys = z_QK.shape
+    v_KD, state = _float32(v), _State.start(rows, v.shape[1])
+    m_Q, acc_QD, sum_QL = state.m, state.acc, np.zeros((rows, WEIGHT_LANES), np.float32)
     for start in range(0, keys, BLOCK_KEYS):
         block = slice(start, min(start + BLOCK_KEYS, keys))
         before_Q, m_Q = m_Q, np.fmax(m_Q, np.fmax.reduce(z_QK[:, block], 1))
-        level_Q = np.where(np.isneginf(m_Q), _f32(0), m_Q) * c
-        shrink_Q = np.where(m_Q == before_Q, _f32(1), evaluate("exp2", before_Q * c - level_Q))
+        shrink_Q = _factor(before_Q, m_Q, c)
         p_Q64 = np.zeros((rows, BLOCK_KEYS), np.float32)
-        p_Q64[:, : block.stop - start] = evaluate("exp2", fma32(z_QK[:, block], c, -level_Q[:, None]))
-        folded = p_Q64
-        while folded.shape[1] > WEIGHT_LANES:
-            half = folded.shape[1] // 2
-            folded = folded[:, :half] + folded[:, half:]
-        sum_QL = fma32(sum_QL, shrink_Q[:, None], folded)
+        p_Q64[:, : block.stop - start] = evaluate("exp2", fma32(z_QK[:, block], c, -_level(m_Q, c)[:, None]))
+        sum_QL = fma32(sum_QL, shrink_Q[:, None], _folded(p_Q64, WEIGHT_LANES))
         acc_QD = acc_QD * shrink_Q[:, None]
         stored = _rounded(p_Q64, v)
         for j in range(start, block.stop):
             acc_QD = _where_seen(seen_QK[:, j], fma32(stored[:, j - start, None], v_KD[None, j], acc_QD), acc_QD)
-    while sum_QL.shape[1] > 1:
-        half = sum_QL.shape[1] // 2
-        sum_QL = sum_QL[:, :half] + sum_QL[:, half:]
-    total_Q = sum_QL[:, 0]
-    out_QD = np.where(total_Q[:, None] == 0, _f32(0), fma32(acc_QD, (_f32(1) / total_Q)[:, None], _f32(0)))
-    lse2_Q = np.where(total_Q == 0, _f32(np.inf), level_Q + evaluate("log", total_Q) * LOG2_E)
-    return _like(out_QD, q), torch.from_numpy(lse2_Q).to(q.device)
+    return _State(m_Q, _folded(sum_QL, 1)[:, 0], acc_QD)
+
+
+def _merged(left: _State, right: _State, left_seen_Q: np.ndarray, right_seen_Q: np.ndarray, c: np.ndarray) -> _State:
+    """The splits before and the next one; a row that sees no key of one has the other's state as it is."""
+    m_Q = np.fmax(left.m, right.m)
+    a_Q, b_Q = _factor(left.m, m_Q, c), _factor(right.m, m_Q, c)
+    total_Q = fma32(right.total, b_Q, left.total * a_Q)
+    acc_QD = fma32(right.acc, b_Q[:, None], left.acc * a_Q[:, None])
+
+    def chosen(both: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        down = (slice(None), *[None] * (both.ndim - 1))
+        return np.where(right_seen_Q[down], np.where(left_seen_Q[down], both, second), first)
+
+    return _State(
+        chosen(m_Q, left.m, right.m), chosen(total_Q, left.total, right.total), chosen(acc_QD, left.acc, right.acc)
+    )
+
+
+def _folded(values_QL: np.ndarray, lanes: int) -> np.ndarray:
+    """By halves, down to so many."""
+    while values_QL.shape[1] > lanes:
+        half = values_QL.shape[1] // 2
+        values_QL = values_QL[:, :half] + values_QL[:, half:]
+    return values_QL
 
 
 def _pairs32(
@@ -194,10 +257,7 @@ def _delta(dout_QD: np.ndarray, out_QD: np.ndarray) -> np.ndarray:
     """sum over the head of dout * out in 256 lanes: one product each, folded by halves."""
     lanes_QL = np.zeros((len(out_QD), 256), np.float32)
     lanes_QL[:, : out_QD.shape[1]] = fma32(dout_QD, out_QD, _f32(0))
-    while lanes_QL.shape[1] > 1:
-        half = lanes_QL.shape[1] // 2
-        lanes_QL = lanes_QL[:, :half] + lanes_QL[:, half:]
-    return lanes_QL[:, 0]
+    return _folded(lanes_QL, 1)[:, 0]
 
 
 def _where_seen(seen: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from samebits.numerics.order import Leaf, Order, chain, fold_by_halves, fold_lef
 from samebits.numerics.triples import triples
 from samebits.ops.attention import HEAD_MULTIPLE, LONGEST_HEAD, attention, attention_with_lse
 from samebits.ops.attention.check import launches
-from samebits.ops.attention.forms import BLOCK_KEYS, WEIGHT_LANES
+from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, WEIGHT_LANES
 
 # One query goes the way of decoding, six the way of a prompt.
 QUERIES = (1, 6)
@@ -27,18 +27,35 @@ QUERIES = (1, 6)
 SMALL, SMALL_EXPONENT, NOTHING_EXPONENT = 2.0**-24, -24.0, -200.0
 # With this scale a score is the exponent of its weight.
 SCALE = math.log(2)
+# Numbers of keys in two splits and in three.
+BEYOND_A_SPLIT = (SPLIT_KEYS + 1, 2 * SPLIT_KEYS + 70)
+
+
+def _in_splits(keys: int, split: Callable[[range], Order]) -> Order:
+    """Each split's own sum, then splits left to right."""
+    starts = range(0, keys, SPLIT_KEYS)
+    return fold_left([split(range(start, min(start + SPLIT_KEYS, keys))) for start in starts])
 
 
 def weights_order(keys: int) -> Order:
     """Each block's 64 weights folded by halves to eight lanes, a lane's blocks one after the other, lanes by halves."""
+    return _in_splits(keys, _weights_of_a_split)
+
+
+def values_order(keys: int) -> Order:
+    """One after the other in every split."""
+    return _in_splits(keys, lambda split: fold_left([Leaf(i) for i in split]))
+
+
+def _weights_of_a_split(split: range) -> Order:
     sums: list[Order | None] = []
     for lane in range(WEIGHT_LANES):
         blocks = [
             fold_by_halves(
-                [Leaf(i) if i < keys else None for i in range(start + lane, start + BLOCK_KEYS, WEIGHT_LANES)]
+                [Leaf(i) if i < split.stop else None for i in range(start + lane, start + BLOCK_KEYS, WEIGHT_LANES)]
             )
-            for start in range(0, keys, BLOCK_KEYS)
-            if start + lane < keys
+            for start in range(split.start, split.stop, BLOCK_KEYS)
+            if start + lane < split.stop
         ]
         sums.append(fold_left(blocks) if blocks else None)
     return fold_by_halves(sums)
@@ -94,15 +111,21 @@ def scores_meet(questions: np.ndarray, head: int) -> Tensor:
 
 # What is summed, its declared order, and one that it is not.
 SUMS: dict[str, tuple[Callable[[np.ndarray, int], Tensor], Callable[[int], Order], Callable[[int], Order]]] = {
-    "values": (values_meet, chain, weights_order),
+    "values": (values_meet, values_order, weights_order),
     "weights": (weights_meet, weights_order, chain),
     "scores": (scores_meet, chain, lambda n: lanes(n, 256)),
 }
 
 
 def _wrong(name: str, length: int, order: Order) -> str:
-    """The first question of the order that the kernel does not answer with yes."""
+    """The first question of the order that the kernel does not answer with yes.
+
+    Beyond a split, of the questions within one only some: all that name a key beside a border, and every hundredth."""
     questions = triples(order) if length > 2 else np.zeros((0, 3), np.int64)
+    if length > SPLIT_KEYS:
+        near = ((questions + 1) % SPLIT_KEYS < 2).any(1) & (questions.max(1) >= SPLIT_KEYS - 1)
+        near[::100] = True
+        questions = questions[near]
     if not len(questions):
         return ""
     met = SUMS[name][0](questions, length)
@@ -113,12 +136,12 @@ def _wrong(name: str, length: int, order: Order) -> str:
 
 
 def every_tree(longest: int = 512, launched: int = 128) -> Proof:
-    """The revealed tree of each sum is the declared one, for every number of keys and every head size.
+    """The revealed tree of each sum is the declared one, for every number of keys, two beyond a split, every head size.
 
     `launched`: up to so many keys on every instruction set too."""
-    lengths = {
-        "values": range(1, longest + 1),
-        "weights": range(1, longest + 1),
+    lengths: dict[str, Sequence[int]] = {
+        "values": (*range(1, longest + 1), *BEYOND_A_SPLIT),
+        "weights": (*range(1, longest + 1), *BEYOND_A_SPLIT),
         "scores": range(HEAD_MULTIPLE, LONGEST_HEAD + 1, HEAD_MULTIPLE),
     }
     decided, trees, witness = hashlib.sha256(), 0, ""
@@ -131,15 +154,18 @@ def every_tree(longest: int = 512, launched: int = 128) -> Proof:
                 witness = witness or _launched(name, length, order)
             trees += not witness
     caught = sum(bool(_wrong(name, 24, other(24))) for name, (_, _, other) in SUMS.items())
+    # No splits at all: a chain over more keys than one has.
+    caught += bool(_wrong("values", BEYOND_A_SPLIT[1], chain(BEYOND_A_SPLIT[1])))
     return Proof(
         kind="order",
         cases=trees,
-        expected=2 * longest + LONGEST_HEAD // HEAD_MULTIPLE,
-        planted=len(SUMS),
+        expected=2 * (longest + len(BEYOND_A_SPLIT)) + LONGEST_HEAD // HEAD_MULTIPLE,
+        planted=len(SUMS) + 1,
         caught=caught,
         witness=witness,
         digest=decided.hexdigest(),
-        bound=f"S <= {longest}, all head sizes, float32, 1 and 6 queries; every instruction set for S <= {launched}",
+        bound=f"S <= {longest}, in part S in {BEYOND_A_SPLIT}, all head sizes, float32, 1 and 6 queries; "
+        f"every instruction set for S <= {launched}",
     )
 
 

@@ -13,12 +13,14 @@ import torch
 from samebits.contracts.traced import Call, Case, Memory, Output, Outputs, TracedKernels, checked
 from samebits.ops.attention import triton_kernel
 from samebits.ops.attention.check import launches
-from samebits.ops.attention.forms import Rule, Sequences
+from samebits.ops.attention.forms import SPLIT_KEYS, Rule, Sequences
 
 Pack: TypeAlias = tuple[tuple[int, int], ...]
 # Queries and keys of every sequence of a batch: whole prompts, chunks of one, a single token behind its keys.
 PACKS: Final[Sequence[Pack]] = (((66, 66),), ((33, 66),), ((1, 66), (19, 65), (2, 2)), ((5, 5), (3, 66)))
 FEW_QUERIES: Final[Sequence[Pack]] = (((6, 66),), ((1, 66),), ((2, 66), (5, 5)))
+# One query and three behind a border of splits; what is asked of both is one expression, walked or shared out.
+MANY_KEYS: Final[Sequence[Pack]] = (((3, SPLIT_KEYS + 2),), ((1, SPLIT_KEYS + 2), (2, 5)))
 HEADS, KEY_HEADS, SIZE = 2, 1, 16
 
 
@@ -76,10 +78,13 @@ KERNELS = TracedKernels(
         _over_sequences(
             "causal attention, (queries,keys) of each sequence, D 16", _attention(True, 0, 0.0), packs=PACKS
         ),
+        _over_sequences("over two splits of keys", _attention(True, 0, 0.0), packs=MANY_KEYS),
         _over_sequences("with a window of 20", _attention(True, 20, 0.0)),
         _over_sequences("without a mask, softcap 30", _attention(False, 0, 30.0)),
     ),
-    variants=("CAUSAL", "WINDOWED", "SOFTCAP", "EXACT"),
+    variants=("CAUSAL", "WINDOWED", "SOFTCAP", "EXACT", "SEVERAL", "ALONE"),
     # Where 16-bit operands leave bits to spare, it takes the hardware's own power of two.
-    approximations={"attention_forward": frozenset({"ex2.approx.f32", "ex2.approx.ftz.f32"})},
+    approximations=dict.fromkeys(
+        ("attention_forward", "attention_merge"), frozenset({"ex2.approx.f32", "ex2.approx.ftz.f32"})
+    ),
 )

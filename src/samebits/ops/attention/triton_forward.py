@@ -1,15 +1,21 @@
-"""The kernel of attention's forward pass by Triton: a tile of queries against all keys that it sees.
+"""The kernel of attention's forward pass by Triton: a tile of queries against all its keys, or those of one split.
 
-Blocks of 64 keys at logical positions, for prefill and decode alike. Knows no launch."""
+Splits of 2048 keys and blocks of 64 at logical positions, for prefill and decode alike. Knows no launch."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from samebits.numerics.elementary.triton_generated import log
-from samebits.ops.attention.triton_blocks import any_of, fold, key_range, load_rows, not_finite, store_rows
-from samebits.ops.attention.triton_forward_walk import walk
+from samebits.ops.attention.triton_blocks import key_range, load_rows, store_rows
+from samebits.ops.attention.triton_forward_softmax import softmax_of
+from samebits.ops.attention.triton_merge import finished, merged
+
+
+@triton.jit
+def within(block, split, SPLIT: tl.constexpr):
+    """The block, or the nearest border of the split."""
+    return min(max(block, split * SPLIT), split * SPLIT + SPLIT)
 
 
 @triton.jit(
@@ -22,8 +28,10 @@ from samebits.ops.attention.triton_forward_walk import walk
         "v_head",
         "pages_row",
         "page_size",
+        "states",
         "heads",
         "tiles",
+        "splits",
         "window",
         "c",
         "cap_factor",
@@ -35,6 +43,9 @@ from samebits.ops.attention.triton_forward_walk import walk
         "v_ptr",
         "out_ptr",
         "lse_ptr",
+        "sums_ptr",
+        "totals_ptr",
+        "maxima_ptr",
         "q_start_ptr",
         "q_length_ptr",
         "k_start_ptr",
@@ -50,6 +61,9 @@ def attention_forward(
     v_described,
     out_ptr,
     lse_ptr,
+    sums_ptr,
+    totals_ptr,
+    maxima_ptr,
     q_start_ptr,
     q_length_ptr,
     k_start_ptr,
@@ -62,9 +76,11 @@ def attention_forward(
     v_token: tl.int64,
     v_head: tl.int64,
     pages_row: tl.int64,
+    states: tl.int64,
     page_size: tl.int32,
     heads: tl.int32,
     tiles: tl.int32,
+    splits: tl.int32,
     window: tl.int32,
     c: tl.float32,
     cap_factor: tl.float32,
@@ -81,16 +97,28 @@ def attention_forward(
     PAGED: tl.constexpr,
     ALIGNED: tl.constexpr,
     EXACT: tl.constexpr,
+    SEVERAL: tl.constexpr,
+    ALONE: tl.constexpr,
+    SPLIT: tl.constexpr,
 ):
-    """A tile of PACK heads times TILE // PACK queries of one sequence against all keys that it sees."""
+    """A tile of PACK heads times TILE // PACK queries of one sequence against all keys that it sees.
+
+    SEVERAL: there may be more than SPLIT blocks of keys; a program walks them split after split or, if ALONE, one split
+    and leaves its state."""
     QUERIES: tl.constexpr = TILE // PACK
+    program = tl.program_id(0)
+    if ALONE:
+        program, split = program // splits, program % splits
     # The tiles of one head run side by side, so that they meet its keys in the cache; those with most keys first.
     lines = heads // PACK
-    line = tl.program_id(0) // tiles
-    tile = tiles - 1 - tl.program_id(0) % tiles
+    line = program // tiles
+    tile = tiles - 1 - program % tiles
     sequence, line = line // lines, line % lines
     q_length, k_length = tl.load(q_length_ptr + sequence).to(tl.int32), tl.load(k_length_ptr + sequence).to(tl.int32)
-    if tile * QUERIES >= q_length:
+    nothing = tile * QUERIES >= q_length
+    if ALONE:
+        nothing = nothing | (split * SPLIT * 64 >= k_length)
+    if nothing:
         return
     q_start, k_start = tl.load(q_start_ptr + sequence).to(tl.int64), tl.load(k_start_ptr + sequence).to(tl.int64)
     rows = tl.arange(0, TILE)
@@ -107,52 +135,65 @@ def attention_forward(
         pages_ptr += sequence * pages_row
     q_ptr += (q_start + tile * QUERIES) * q_token + line * PACK * q_head
     q = load_rows(q_ptr, rows // PACK * q_token + rows % PACK * q_head, inside, HEAD, PADDED, True, ALIGNED)
-    accumulator = tl.zeros((TILE, PADDED), dtype=tl.float32)
-    lanes = tl.zeros((TILE, 8), dtype=tl.float32)
-    maximum = tl.full((TILE,), float("-inf"), dtype=tl.float32)
     last = offset + min(tile * QUERIES + QUERIES, q_length) - 1
     start, full_start, full_end, end = key_range(offset + tile * QUERIES, last, k_length, window, 64, CAUSAL, WINDOWED)
-    if WINDOWED:
-        accumulator, lanes, maximum = walk(
-            accumulator,
-            lanes,
-            maximum,
-            q,
-            k_ptr,
-            v_ptr,
-            k_described,
-            v_described,
-            pages_ptr,
-            positions,
-            k_start,
-            k_length,
-            key_head,
-            k_token,
-            v_token,
-            page_size,
-            window,
-            c,
-            cap_factor,
-            cap,
-            start,
-            full_start,
-            HEAD,
-            PADDED,
-            TILE,
-            True,
-            False,
-            CAUSAL,
-            WINDOWED,
-            SOFTCAP,
-            DESCRIBED,
-            PAGED,
-            ALIGNED,
-            EXACT,
-        )
-    accumulator, lanes, maximum = walk(
-        accumulator,
-        lanes,
-        maximum,
+    first_row = (q_start + tile * QUERIES) * heads + line * PACK
+    out_rows = rows // PACK * heads + rows % PACK
+    if ALONE:
+        # One split is all that this program does; attention_merge does the rest.
+        start, full_start = within(start, split, SPLIT), within(full_start, split, SPLIT)
+        full_end, end = within(full_end, split, SPLIT), within(end, split, SPLIT)
+    elif SEVERAL:
+        past_total = tl.zeros((TILE,), dtype=tl.float32)
+        past_maximum = tl.full((TILE,), float("-inf"), dtype=tl.float32)
+        first_split, last_split = start // SPLIT, tl.cdiv(end, SPLIT) - 1
+        for split in tl.range(first_split, last_split, num_stages=1):
+            sums, weights, largest = softmax_of(
+                q,
+                k_ptr,
+                v_ptr,
+                k_described,
+                v_described,
+                pages_ptr,
+                positions,
+                k_start,
+                k_length,
+                key_head,
+                k_token,
+                v_token,
+                page_size,
+                window,
+                c,
+                cap_factor,
+                cap,
+                within(start, split, SPLIT),
+                within(full_start, split, SPLIT),
+                within(full_end, split, SPLIT),
+                within(end, split, SPLIT),
+                HEAD,
+                PADDED,
+                TILE,
+                CAUSAL,
+                WINDOWED,
+                SOFTCAP,
+                DESCRIBED,
+                PAGED,
+                ALIGNED,
+                EXACT,
+            )
+            # Registers hold one accumulator: what is merged so far waits in memory, in this program's own rows. One
+            # thread may read there what another has written, and a third write it again: hence the barriers.
+            if split > first_split:
+                past = load_rows(sums_ptr + first_row * HEAD, out_rows * HEAD, inside, HEAD, PADDED, True, True)
+                sums, weights, largest = merged(past, past_total, past_maximum, sums, weights, largest, c, EXACT)
+            tl.debug_barrier()
+            store_rows(sums_ptr + first_row * HEAD, out_rows * HEAD, inside, sums, HEAD, PADDED)
+            tl.debug_barrier()
+            past_total, past_maximum = weights, largest
+        # The last split, often the only one, is merged without another way through memory.
+        start, full_start = max(start, last_split * SPLIT), max(full_start, last_split * SPLIT)
+        full_end, end = max(full_end, last_split * SPLIT), max(end, last_split * SPLIT)
+    accumulator, total, maximum = softmax_of(
         q,
         k_ptr,
         v_ptr,
@@ -170,49 +211,13 @@ def attention_forward(
         c,
         cap_factor,
         cap,
+        start,
         full_start,
-        full_end,
-        HEAD,
-        PADDED,
-        TILE,
-        False,
-        False,
-        CAUSAL,
-        WINDOWED,
-        SOFTCAP,
-        DESCRIBED,
-        PAGED,
-        ALIGNED,
-        EXACT,
-    )
-    accumulator, lanes, maximum = walk(
-        accumulator,
-        lanes,
-        maximum,
-        q,
-        k_ptr,
-        v_ptr,
-        k_described,
-        v_described,
-        pages_ptr,
-        positions,
-        k_start,
-        k_length,
-        key_head,
-        k_token,
-        v_token,
-        page_size,
-        window,
-        c,
-        cap_factor,
-        cap,
         full_end,
         end,
         HEAD,
         PADDED,
         TILE,
-        True,
-        False,
         CAUSAL,
         WINDOWED,
         SOFTCAP,
@@ -221,53 +226,19 @@ def attention_forward(
         ALIGNED,
         EXACT,
     )
-    # What is not finite may have come from a key that its row does not see (0 * NaN): once more, with care.
-    if any_of(not_finite(accumulator)):
-        accumulator, lanes, maximum = walk(
-            tl.zeros((TILE, PADDED), dtype=tl.float32),
-            tl.zeros((TILE, 8), dtype=tl.float32),
-            tl.full((TILE,), float("-inf"), dtype=tl.float32),
-            q,
-            k_ptr,
-            v_ptr,
-            k_described,
-            v_described,
-            pages_ptr,
-            positions,
-            k_start,
-            k_length,
-            key_head,
-            k_token,
-            v_token,
-            page_size,
-            window,
-            c,
-            cap_factor,
-            cap,
-            start,
-            end,
-            HEAD,
-            PADDED,
-            TILE,
-            True,
-            True,
-            CAUSAL,
-            WINDOWED,
-            SOFTCAP,
-            False,
-            PAGED,
-            ALIGNED,
-            EXACT,
-        )
-    total = tl.reshape(fold(lanes, TILE, 8, 3), (TILE,))
-    # A sum that underflowed to -0 becomes +0, whether or not zeros of unseen keys were added to it.
-    scaled = tl.fma(
-        accumulator, tl.zeros_like(accumulator) + tl.div_rn(1.0, total)[:, None], tl.zeros_like(accumulator)
-    )
-    result = tl.where((total == 0.0)[:, None], 0.0, scaled)
-    level = tl.where(maximum == float("-inf"), 0.0, maximum) * c
-    lse = tl.where(total == 0.0, float("inf"), level + log(total) * 1.4426950408889634)
-    first_row = (q_start + tile * QUERIES) * heads + line * PACK
-    out_rows = rows // PACK * heads + rows % PACK
-    store_rows(out_ptr + first_row * HEAD, out_rows * HEAD, inside, result, HEAD, PADDED)
-    tl.store(lse_ptr + first_row + out_rows, lse, mask=inside)
+    if ALONE:
+        state = states * split + first_row
+        store_rows(sums_ptr + state * HEAD, out_rows * HEAD, inside, accumulator, HEAD, PADDED)
+        tl.store(maxima_ptr + state + out_rows, maximum, mask=inside)
+        tl.store(totals_ptr + state + out_rows, total, mask=inside)
+    else:
+        if SEVERAL:
+            merges = last_split > first_split
+            if merges:
+                past = load_rows(sums_ptr + first_row * HEAD, out_rows * HEAD, inside, HEAD, PADDED, True, True)
+                accumulator, total, maximum = merged(
+                    past, past_total, past_maximum, accumulator, total, maximum, c, EXACT
+                )
+        result, lse = finished(accumulator, total, maximum, c)
+        store_rows(out_ptr + first_row * HEAD, out_rows * HEAD, inside, result, HEAD, PADDED)
+        tl.store(lse_ptr + first_row + out_rows, lse, mask=inside)

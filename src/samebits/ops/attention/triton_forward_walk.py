@@ -1,6 +1,6 @@
 """The walk of attention's forward pass by Triton: over blocks of 64 keys, left to right, for a tile of queries.
 
-Knows no launch. `attention_forward` in triton_forward.py says which blocks a walk covers."""
+Knows no launch. `softmax_of` in triton_forward_softmax.py says which blocks a walk covers."""
 
 from __future__ import annotations
 

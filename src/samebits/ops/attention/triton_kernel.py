@@ -1,7 +1,8 @@
 """Launches of attention by Triton, forward: the choice of a tile, descriptors of keys and values, the grid.
 
 Knows nothing of autograd, validation or empty batches; the public function does. Tile, warps, stages, the way in which
-keys are loaded and whether the heads of a group share a tile decide speed alone; the kernel is in triton_forward.py.
+keys are loaded, whether the heads of a group share a tile and whether splits of keys have programs of their own decide
+speed alone; the kernels are in triton_forward.py and triton_merge.py.
 The backward pass is launched by triton_backward.py."""
 
 from __future__ import annotations
@@ -16,12 +17,19 @@ from torch import Tensor
 from samebits.native.launch_numbers import forced
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import run
-from samebits.ops.attention.forms import BLOCK_KEYS, Rule, Sequences
+from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, Rule, Sequences
 from samebits.ops.attention.triton_backward import backward
 from samebits.ops.attention.triton_blocks import aligned, describable, describe
 from samebits.ops.attention.triton_forward import attention_forward
+from samebits.ops.attention.triton_merge import attention_merge
 
 __all__ = ["Launch", "backward", "forward"]
+
+
+# Speed only: numbers that the states of all splits may hold before one program walks them all (256 MB), and states that
+# the merge reads at once.
+MOST_SHARED = 2**26
+STATES_AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,19 +42,22 @@ class Launch:
     """The heads of a group share a tile and so its keys: for few queries."""
     described: bool = True
     """Whole blocks of keys come through the tensor memory accelerator where it can take them."""
+    shared: bool = False
+    """Each split of keys has a program of its own, and another kernel merges them: for few queries over many keys."""
     warps: int = 4
     stages: int = 3
 
 
-def choose(q: Tensor, group: int, longest_query: int) -> Launch:
+def choose(q: Tensor, group: int, longest_query: int, splits: int) -> Launch:
     """The launch for these sizes."""
     head = q.shape[-1]
     packed = 1 < group <= 16 and longest_query <= 16
+    shared = splits > 1 and longest_query <= 16 and splits * q.numel() <= MOST_SHARED
     if q.dtype == torch.float32:
-        return Launch(tile=16 if head > 64 else 32, packed=packed, described=False, warps=4, stages=1)
-    if longest_query * (group if packed else 1) <= 16:
-        return Launch(tile=16, packed=packed, warps=4, stages=3 if head <= 128 else 2)
-    return Launch(tile=64, packed=packed, warps=4, stages=3 if head <= 128 else 2)
+        tile = 16 if head > 64 else 32
+        return Launch(tile=tile, packed=packed, described=False, shared=shared, warps=4, stages=1)
+    tile = 16 if longest_query * (group if packed else 1) <= 16 else 64
+    return Launch(tile=tile, packed=packed, shared=shared, warps=4, stages=3 if head <= 128 else 2)
 
 
 def forward(
@@ -54,8 +65,11 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """(out, lse in powers of two): q (Tq, Hq, D), k and v (Tk, Hk, D); rows of no sequence are 0 and +inf."""
     (tokens, heads, head), group = q.shape, q.shape[1] // k.shape[1]
+    splits = triton.cdiv(sequences.longest_key, SPLIT_KEYS)
     asked = forced("launch")
-    launch = launch or (asked if isinstance(asked, Launch) else None) or choose(q, group, sequences.longest_query)
+    launch = (
+        launch or (asked if isinstance(asked, Launch) else None) or choose(q, group, sequences.longest_query, splits)
+    )
     pack = group if launch.packed else 1
     out = torch.zeros(tokens, heads, head, dtype=q.dtype, device=q.device)
     lse = torch.full((tokens, heads), math.inf, dtype=torch.float32, device=q.device)
@@ -63,6 +77,8 @@ def forward(
     described = launch.described and sequences.pages is None and q.dtype != torch.float32 and describable(k, v)
     pages = sequences.pages
     matrices = (describe(k, BLOCK_KEYS), describe(v, BLOCK_KEYS)) if described else (None, None)
+    several, alone = splits > 1, splits > 1 and launch.shared
+    states = _states(q, several, splits if alone else 1)
     arguments = (
         q,
         k,
@@ -70,6 +86,7 @@ def forward(
         *matrices,
         out,
         lse,
+        *states,
         sequences.q_start,
         sequences.q_length,
         sequences.k_start,
@@ -79,9 +96,11 @@ def forward(
         *k.stride()[:2],
         *v.stride()[:2],
         0 if pages is None else pages.stride(0),
+        tokens * heads,
         sequences.page_size,
         heads,
         tiles,
+        splits,
         rule.window,
         rule.exponent_factor,
         rule.score_factor,
@@ -90,7 +109,7 @@ def forward(
     with on_device(q):
         run(
             attention_forward,
-            sequences.count * (heads // pack) * tiles,
+            sequences.count * (heads // pack) * tiles * (splits if alone else 1),
             arguments,
             warps=launch.warps,
             stages=launch.stages,
@@ -106,5 +125,38 @@ def forward(
             PAGED=pages is not None,
             ALIGNED=aligned(q, k, v),
             EXACT=q.dtype == torch.float32,
+            SEVERAL=several,
+            ALONE=alone,
+            SPLIT=SPLIT_KEYS // BLOCK_KEYS,
         )
+        if alone:
+            _merge(out, lse, states, sequences, rule)
     return out, lse
+
+
+def _states(q: Tensor, several: bool, splits: int) -> tuple[Tensor | None, ...]:
+    """Memory for what splits give: sums of values, of weights, and maxima; a walk keeps the first alone in it."""
+    if not several:
+        return None, None, None
+    sums = torch.empty(splits, *q.shape, dtype=torch.float32, device=q.device)
+    if splits == 1:
+        return sums, None, None
+    return sums, *(torch.empty(splits, *q.shape[:2], dtype=torch.float32, device=q.device) for _ in range(2))
+
+
+def _merge(out: Tensor, lse: Tensor, states: tuple[Tensor | None, ...], sequences: Sequences, rule: Rule) -> None:
+    tokens, heads, head = out.shape
+    longest = sequences.longest_query
+    tables = (sequences.q_start, sequences.q_length, sequences.k_length)
+    run(
+        attention_merge,
+        sequences.count * longest * heads,
+        (out, lse, *states, *tables, tokens * heads, heads, longest, rule.exponent_factor),
+        warps=1,
+        stages=1,
+        HEAD=head,
+        PADDED=max(16, triton.next_power_of_2(head)),
+        EXACT=out.dtype == torch.float32,
+        SPLIT=SPLIT_KEYS // BLOCK_KEYS,
+        AT_ONCE=STATES_AT_ONCE,
+    )
