@@ -222,7 +222,7 @@ def launches(backend: str, format: str) -> Sequence[Mapping[str, object]]:
         backward = [BackwardLaunch(queries=32, keys=16, described=False, stages=1)]
     else:
         forward = [
-            Launch(tile=16, packed=True, shared=True, stages=2),
+            Launch(tile=16, packed=True, shared=True, warps=2, stages=2),
             Launch(tile=64, described=False, stages=1),
             Launch(tile=128, warps=8, stages=1),
         ]

@@ -30,6 +30,8 @@ __all__ = ["Launch", "backward", "forward"]
 # the merge reads at once.
 MOST_SHARED = 2**26
 STATES_AT_ONCE = 8
+# Programs up to which each has a multiprocessor nearly to itself, where two warps wait less for each other than four.
+FEW_PROGRAMS = 264
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,16 +50,18 @@ class Launch:
     stages: int = 3
 
 
-def choose(q: Tensor, group: int, longest_query: int, splits: int) -> Launch:
-    """The launch for these sizes."""
-    head = q.shape[-1]
+def choose(q: Tensor, group: int, count: int, longest_query: int, splits: int) -> Launch:
+    """The launch for `count` sequences of these sizes."""
+    heads, head = q.shape[1:]
     packed = 1 < group <= 16 and longest_query <= 16
     shared = splits > 1 and longest_query <= 16 and splits * q.numel() <= MOST_SHARED
     if q.dtype == torch.float32:
         tile = 16 if head > 64 else 32
         return Launch(tile=tile, packed=packed, described=False, shared=shared, warps=4, stages=1)
     tile = 16 if longest_query * (group if packed else 1) <= 16 else 64
-    return Launch(tile=tile, packed=packed, shared=shared, warps=4, stages=3 if head <= 128 else 2)
+    programs = count * (heads // group if packed else heads) * (splits if shared else 1)
+    warps = 2 if tile == 16 and programs <= FEW_PROGRAMS else 4
+    return Launch(tile=tile, packed=packed, shared=shared, warps=warps, stages=3 if head <= 128 else 2)
 
 
 def forward(
@@ -67,9 +71,8 @@ def forward(
     (tokens, heads, head), group = q.shape, q.shape[1] // k.shape[1]
     splits = triton.cdiv(sequences.longest_key, SPLIT_KEYS)
     asked = forced("launch")
-    launch = (
-        launch or (asked if isinstance(asked, Launch) else None) or choose(q, group, sequences.longest_query, splits)
-    )
+    launch = launch or (asked if isinstance(asked, Launch) else None)
+    launch = launch or choose(q, group, sequences.count, sequences.longest_query, splits)
     pack = group if launch.packed else 1
     out = torch.zeros(tokens, heads, head, dtype=q.dtype, device=q.device)
     lse = torch.full((tokens, heads), math.inf, dtype=torch.float32, device=q.device)
