@@ -20,6 +20,7 @@ JUDGES = {
     "check.py",
     "faults.py",
     "shared_faults.py",
+    "split_faults.py",
     "proofs.py",
     "arrangement_proofs.py",
     "order_proofs.py",
@@ -32,8 +33,8 @@ JUDGES = {
 }
 # Of `math` and numpy: exact, or rounded once by IEEE 754 (sqrt) or by their own definition (fsum).
 _EXACT = """
-ceil comb copysign e floor frexp fsum gcd inf isfinite isinf isnan isqrt lcm ldexp nan nextafter perm pi prod sqrt
-trunc ulp
+ceil comb copysign e factorial floor frexp fsum gcd inf isfinite isinf isnan isqrt lcm ldexp nan nextafter perm pi prod
+sqrt trunc ulp
 """
 _INEXACT_IN_NUMPY = """
 arccos arcsin arctan arctan2 arctanh cbrt cos cosh cumsum dot einsum exp exp2 expm1 float_power hypot inner linalg log
