@@ -182,8 +182,11 @@ def aligned(*tensors: Tensor) -> bool:
 
 
 def describable(*tensors: Tensor) -> bool:
-    """Whether the tensor memory accelerator can take blocks of one head: heads side by side, a power of two wide."""
-    return aligned(*tensors) and all(x.stride(1) == x.shape[2] and x.shape[2] & (x.shape[2] - 1) == 0 for x in tensors)
+    """Whether the tensor memory accelerator can take blocks of one head: heads side by side, a power of two wide, 16 at
+    least: narrower ones are padded with zeros for the matrix units."""
+    heads = [x.shape[2] for x in tensors]
+    side_by_side = all(x.stride(1) == head for x, head in zip(tensors, heads, strict=True))
+    return aligned(*tensors) and side_by_side and all(head >= 16 and head & (head - 1) == 0 for head in heads)
 
 
 def describe(x_THD: Tensor, block: int) -> Described:
