@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from samebits.checker.tracing import child_environment
 
+# The interpreter takes most of a minute; what a program asks of memory and adds is proved at level 4 in any run.
+pytestmark = pytest.mark.long
 SCRIPT = Path(__file__).with_name("interpreted_attention.py")
 
 

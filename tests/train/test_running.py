@@ -243,6 +243,6 @@ def test_utilisation_is_a_share_of_the_peak() -> None:
 
 
 def test_killed_and_resumed_it_ends_the_same(tmp_path: Path) -> None:
-    """SIGKILL of a real process, twice at random steps; ten times in the long tests."""
+    """SIGKILL of a real process at a random step; ten times in the long tests."""
     digest = whole(tmp_path)
-    assert killed_and_resumed(tmp_path, kills=2, seed=1) == {digest}
+    assert killed_and_resumed(tmp_path, kills=1, seed=1) == {digest}
