@@ -28,6 +28,8 @@ from samebits.records.shipped import PACKAGE
 
 CHUNK = "SM-OB104"
 """An obligation that checker/promises/rows.py judges."""
+REPEAT = "SM-OB101"
+"""One that is judged in a fresh process too, which could import every operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,15 @@ def copied(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(environment, "gpu", lambda: "NVIDIA H200 (compute capability 9.0)")
     component = components(package / "ops", "samebits.ops")["softmax"]
     present = Present({"softmax": component}, package)
-    listed = [task for task in tasks(component, (2,)) if task.name == CHUNK]
+    yield Copied(package, component, made(component, present, CHUNK), monkeypatch)
+
+
+def made(component: Component, present: Present, obligation: str) -> dict[str, Receipt]:
+    """Backend to receipt."""
+    listed = [task for task in tasks(component, (2,)) if task.name == obligation]
     receipts = {each.backend: each for task in listed for each in receipts_of(task, present)}
     assert set(receipts) == {"cpu", "triton"}
-    yield Copied(package, component, receipts, monkeypatch)
+    return receipts
 
 
 def other_version(package: str) -> Callable[[Copied], None]:
@@ -182,6 +189,22 @@ def test_what_changes_is_noticed(copied: Copied, changed: str) -> None:
     for backend, (standing, words) in (("cpu", cpu), ("triton", triton)):
         print(f"{changed:<34} {backend:<7} {found[backend][0]:<16} {found[backend][1][:90]}")
         assert found[backend][0] == standing and words in found[backend][1], (backend, found[backend])
+
+
+@pytest.mark.parametrize(
+    ("change", "standing"),
+    [
+        (edited("ops/gelu/triton_kernel.py", "import triton", "import triton\n\nEXTRA = 1"), FRESH),
+        (edited("ops/gelu/check.py", "import torch", "import torch\n\nEXTRA = 1"), FRESH),
+        (edited("checker/fresh_process.py", "import json", "import json\n\nEXTRA = 1"), STALE),
+    ],
+    ids=["the kernel of another operator", "the check of another operator", "the fresh process"],
+)
+def test_what_runs_in_a_fresh_process(copied: Copied, change: Callable[[Copied], None], standing: str) -> None:
+    receipts = made(copied.component, Present({"softmax": copied.component}, copied.package), REPEAT)
+    change(copied)
+    found = replace(copied, receipts=receipts).standings()
+    assert {backend: each[0] for backend, each in found.items()} == {"cpu": standing, "triton": standing}, found
 
 
 def test_a_changed_cmake_file_is_another_build(tmp_path: Path) -> None:

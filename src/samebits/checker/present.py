@@ -170,11 +170,15 @@ class Present:
             reached = self._reach(provers, backend, own=None if own else component)
             return reached | self._own(component, backend)
         obligation = contract.obligations[identifier]
-        predicate = module_of(obligation.name) if ":" in obligation.name else "samebits.contracts.predicates"
-        named = MODULES.get(obligation.name, (predicate,))
+        if ":" in obligation.name:
+            judges = self._reach((module_of(obligation.name),), backend)
+        else:
+            # The fresh process of `repeat` can import every operator and runs this one.
+            named = MODULES.get(obligation.name, ("samebits.contracts.predicates",))
+            judges = self._reach(named, backend, own=component)
         reference = contract.equations[contract.subjects[obligation.subject].equation].reference
         others = [reference, *(contract.mutants[mutant].object for mutant in obligation.mutants)]
-        return self._reach((*named, *map(module_of, others)), backend)
+        return judges | self._reach(map(module_of, others), backend)
 
     def _reach(self, modules: Iterable[str], backend: str, own: Component | None = None) -> frozenset[Path]:
         """Files of modules and their imports; with `own`, no contract's folder but that of this one is entered."""
