@@ -36,7 +36,7 @@ def checked(target: str, like: str | None, seconds: float = 30.0) -> Report:
     return examine(Request(origin=origin_of_text(target), like=like, seconds=seconds, shrink_seconds=0.5), OPERATORS)
 
 
-@pytest.mark.parametrize(("target", "like"), faulty()[::9], ids=lambda each: name(each) if ":" in each else "")
+@pytest.mark.parametrize(("target", "like"), faulty()[::14], ids=lambda each: name(each) if ":" in each else "")
 def test_a_planted_fault_is_caught(target: str, like: str) -> None:
     report = checked(target, like)
     assert report.verdict is Verdict.DOES_NOT_HOLD, report.notes

@@ -168,6 +168,7 @@ def test_zero_sizes() -> None:
     assert weight.grad is not None and compare(weight.grad, torch.zeros(3, 5)) is None
 
 
+@pytest.mark.long
 def test_more_than_two_to_the_31_elements() -> None:
     """Offsets are 64 bits wide: the last row of a and the last row of b start 2^31 elements into their memory."""
     apart, rows = 2**25, 65

@@ -342,6 +342,7 @@ def test_smollm2s_q4_1_comes_back_within_one_step() -> None:
     assert worst <= 1.0, worst
 
 
+@pytest.mark.long
 def test_falsify_albor_009_perplexity_of_four_bits_on_a_page() -> None:
     """Q4_1 of SmolLM2 on one page of the manual: under 1.05 times that of 16 bits. The long form, with
     every format and method, is in tests/long."""
