@@ -111,7 +111,7 @@ def cases() -> Iterator[tuple[str, list[Tensor], dict[str, Any], Rule]]:
     yield "causal", *tensors(PACK, "normal"), CAUSAL
     yield "a window over borders", *tensors(RAGGED, "normal"), WINDOWED
     yield "full, capped, in pages", *paged(*tensors(((1, 2 * SMALL + 3),), "normal")), FULL
-    # What is not finite lies before the window of all, within that of some, and behind all but the last.
+    # Not finite: a key before every window, one within some windows, and the last, which only the last query sees.
     made, tables = tensors(PACK, "normal")
     made[2][[0, 3 * SMALL - 20, -1]] = torch.tensor([torch.inf, torch.nan, torch.inf])[:, None, None]
     yield "not finite where not every row sees it", made, tables, WINDOWED

@@ -134,7 +134,7 @@ def every_visible_query_once(causal: bool, windowed: bool) -> Claim:
 def blocks_at_logical_positions(size: int) -> Claim:
     """triton_forward_walk.py:walk and cpu_forward.h:walk: a key's block is key div 64, its place key mod 64.
 
-    Neither the first key nor the tile that a query lies in appears: two tiles meet a key in the same block. So it is
+    Neither the first key nor the tile of a query appears: two tiles meet a key in the same block. So it is
     with splits (cpu_forward.h:run_forward), whose borders are borders of blocks."""
 
     def state(z: Symbols) -> Truth:

@@ -138,7 +138,7 @@ LARGE, SMALL = 2.0**15, 2.0**-9
 def splits_are_merged_in_order(call: Call, tolerance: Tolerance) -> str:
     """Keys of equal weight in four splits: what meets within a split meets first, then splits meet left to right.
 
-    Counted from the sequence's own first key, wherever it lies; a split that is not seen does not reach the row."""
+    Counted from the sequence's own first key, anywhere in memory; a split that is not seen does not reach the row."""
     tail, like = call.output.shape[1], call.arguments["v"]
     keys, head = 3 * SPLIT_KEYS + tail, 8
     q, k, v = (like.new_zeros(1, tokens, 1, head) for tokens in (1, keys, keys))
