@@ -15,7 +15,7 @@ FILES = sorted(
     file
     for folder in ("ops", "numerics", "parity")
     for file in PACKAGE.glob(f"{folder}/**/*.py")
-    if "triton.jit" in file.read_text()
+    if any(decorator in file.read_text() for decorator in ("triton.jit", "gluon.jit"))
 )
 PLANTED = """
 @triton.jit
@@ -25,7 +25,7 @@ def kernel(x_ptr):
 
 
 def compiles(decorator: ast.expr) -> bool:
-    return ast.unparse(decorator).startswith("triton.jit")
+    return ast.unparse(decorator).startswith(("triton.jit", "gluon.jit"))
 
 
 def minus_signs(source: str) -> Iterator[str]:

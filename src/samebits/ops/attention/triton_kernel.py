@@ -2,7 +2,7 @@
 
 Knows nothing of autograd, validation or empty batches; the public function does. Tile, warps, stages, the way in which
 keys are loaded, whether the heads of a group share a tile and whether splits of keys have programs of their own decide
-speed alone; the kernels are in triton_forward.py and triton_merge.py.
+speed alone; the kernels are in triton_forward.py and triton_merge.py, and one for Hopper in triton_hopper_forward.py.
 The backward pass is launched by triton_backward.py."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from samebits.native.launch_numbers import forced
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import run
+from samebits.ops.attention import triton_hopper
 from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, Rule, Sequences
 from samebits.ops.attention.triton_backward import backward
 from samebits.ops.attention.triton_blocks import aligned, describable, describe
@@ -32,6 +33,8 @@ MOST_SHARED = 2**26
 STATES_AT_ONCE = 8
 # Programs up to which each has a multiprocessor nearly to itself, where two warps wait less for each other than four.
 FEW_PROGRAMS = 264
+# Queries from which on the kernel for Hopper gains more than what it costs to look for marked tiles afterwards.
+MANY_QUERIES = 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +49,9 @@ class Launch:
     """Whole blocks of keys come through the tensor memory accelerator where it can take them."""
     shared: bool = False
     """Each split of keys has a program of its own, and another kernel merges them: for few queries over many keys."""
+    specialised: bool = True
+    """By the kernel in triton_hopper_forward.py, whatever the tile, where it can take what is asked and blocks may come
+    through the tensor memory accelerator: for many queries."""
     warps: int = 4
     stages: int = 3
 
@@ -61,7 +67,9 @@ def choose(q: Tensor, group: int, count: int, longest_query: int, splits: int) -
     tile = 16 if longest_query * (group if packed else 1) <= 16 else 64
     programs = count * (heads // group if packed else heads) * (splits if shared else 1)
     warps = 2 if tile == 16 and programs <= FEW_PROGRAMS else 4
-    return Launch(tile=tile, packed=packed, shared=shared, warps=warps, stages=3 if head <= 128 else 2)
+    stages = 3 if head <= 128 else 2
+    specialised = longest_query >= MANY_QUERIES
+    return Launch(tile=tile, packed=packed, shared=shared, specialised=specialised, warps=warps, stages=stages)
 
 
 def forward(
@@ -73,10 +81,20 @@ def forward(
     asked = forced("launch")
     launch = launch or (asked if isinstance(asked, Launch) else None)
     launch = launch or choose(q, group, sequences.count, sequences.longest_query, splits)
+    specialised = launch.specialised and launch.described and not launch.packed
+    specialised = specialised and triton_hopper.takes(q, k, v, sequences, rule)
+    if specialised:
+        launch = Launch(tile=triton_hopper.QUERIES)
     pack = group if launch.packed else 1
     out = torch.zeros(tokens, heads, head, dtype=q.dtype, device=q.device)
     lse = torch.full((tokens, heads), math.inf, dtype=torch.float32, device=q.device)
     tiles = triton.cdiv(sequences.longest_query, launch.tile // pack)
+    redo = None
+    if specialised:
+        with on_device(q):
+            redo = triton_hopper.forward(q, k, v, out, lse, sequences, rule)
+        # It marks two tiles of this kernel's at a time, the last of which may have no queries.
+        tiles = 2 * triton.cdiv(tiles, 2)
     described = launch.described and sequences.pages is None and q.dtype != torch.float32 and describable(k, v)
     pages = sequences.pages
     matrices = (describe(k, BLOCK_KEYS), describe(v, BLOCK_KEYS)) if described else (None, None)
@@ -95,6 +113,7 @@ def forward(
         sequences.k_start,
         sequences.k_length,
         pages,
+        redo,
         *q.stride()[:2],
         *k.stride()[:2],
         *v.stride()[:2],

@@ -25,7 +25,7 @@ def merged(accumulator, total, maximum, sums, weights, largest, c, EXACT: tl.con
     level = level_of(raised, c)
     before = tl.where(raised == maximum, 1.0, power_of_two(maximum * c - level, EXACT))
     now = tl.where(raised == largest, 1.0, power_of_two(largest * c - level, EXACT))
-    accumulator = tl.fma(sums, tl.zeros_like(sums) + now[:, None], accumulator * before[:, None])
+    accumulator = tl.fma(sums, now[:, None], accumulator * before[:, None])
     return accumulator, tl.fma(weights, now, total * before), raised
 
 
@@ -42,9 +42,7 @@ def state_of(sums_ptr, totals_ptr, maxima_ptr, state, known, HEAD: tl.constexpr,
 def finished(accumulator, total, maximum, c):
     """(output before it is rounded, logarithm of the sum of weights)."""
     # A sum that underflowed to -0 becomes +0, whether or not zeros of unseen keys were added to it.
-    scaled = tl.fma(
-        accumulator, tl.zeros_like(accumulator) + tl.div_rn(1.0, total)[:, None], tl.zeros_like(accumulator)
-    )
+    scaled = tl.fma(accumulator, tl.div_rn(1.0, total)[:, None], 0.0)
     result = tl.where((total == 0.0)[:, None], 0.0, scaled)
     return result, tl.where(total == 0.0, float("inf"), level_of(maximum, c) + log(total) * 1.4426950408889634)
 
