@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -47,9 +48,17 @@ def _narrowed(judgement: Judgement) -> Judgement:
 
 
 ALL = [judgement for component in OPERATORS.components() for judgement in judgements(component)]
+# Half a minute and more each on its whole domain: judged by the long tests, and by receipts that are replayed.
+LONG = {("grad_norm", "order"), ("grouped_matmul", "order"), ("layernorm", "order")}
 
 
-@pytest.mark.parametrize("judgement", ALL, ids=[f"{each.subject}-{each.promise}" for each in ALL])
+def _listed(judgement: Judgement) -> Any:
+    subject = judgement.subject.split(".")[0]
+    marks = [pytest.mark.long] if (subject, judgement.promise) in LONG else []
+    return pytest.param(judgement, marks=marks, id=f"{judgement.subject}-{judgement.promise}")
+
+
+@pytest.mark.parametrize("judgement", [_listed(each) for each in ALL])
 def test_a_component_keeps_its_promise_and_the_planted_faults_are_caught(judgement: Judgement) -> None:
     finding = judge(judgement)
     assert finding.verdict is Verdict.HOLDS, finding.detail
