@@ -11,8 +11,10 @@ import triton.language as tl
 from torch import Tensor
 
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
-from samebits.ops._triton.rows import RowLaunch, aligned, block_of, forced_launch, load_rows
+from samebits.ops._triton.rows import RowLaunch, aligned, block_of, load_rows
+from samebits.ops._triton.sizes import cdiv
 
 COLUMN_LAUNCH: Final = RowLaunch(rows=128, columns=32, warps=4, stages=3)
 
@@ -64,12 +66,12 @@ def add_rows(
     launch: RowLaunch | None = None,
 ) -> None:
     """The chains over rows, resumed from the accumulator (float32, contiguous), in place."""
-    launch = launch or forced_launch() or COLUMN_LAUNCH
+    launch = launch or forced_launch(RowLaunch) or COLUMN_LAUNCH
     m, width = dy_MH.shape
     with on_device(dy_MH):
         run(
             column_chains,
-            triton.cdiv(width, launch.columns),
+            cdiv(width, launch.columns),
             (dy_MH, x_MH, mean_M, rstd_M, accumulator_H, m, width),
             warps=launch.warps,
             stages=launch.stages,

@@ -22,6 +22,11 @@ def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
 
 
 @cache
+def multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@cache
 def missing(device: torch.device | None = None) -> str | None:
     """What the Triton backend lacks here, or None when it can run (on `device`, or on the current one)."""
     if importlib.util.find_spec("triton") is None:

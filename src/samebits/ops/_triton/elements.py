@@ -12,9 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from samebits.native.launch_numbers import forced
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
+from samebits.ops._triton.sizes import cdiv
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,14 +64,13 @@ def run_elements(kernel: Any, *inputs: Tensor, outputs: int = 1, **constants: An
     """Launch kernel(*inputs, *outputs, N, *constants, BLOCK, ALIGNED) over contiguous tensors of one size."""
     made = [torch.empty_like(inputs[0]) for _ in range(outputs)]
     tensors = (*inputs, *made)
-    launch = forced("launch")
-    launch = launch if isinstance(launch, ElementLaunch) else ELEMENT_LAUNCH
+    launch = forced_launch(ElementLaunch) or ELEMENT_LAUNCH
     size = tensors[0].numel()
     aligned = size % 8 == 0 and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
     with on_device(tensors[0]):
         run(
             kernel,
-            triton.cdiv(size, launch.block),
+            cdiv(size, launch.block),
             (*tensors, size),
             warps=launch.warps,
             stages=1,

@@ -13,9 +13,11 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from samebits.ops._triton.repeated import Bound, Repeated
+
 _launches: Counter[str] = Counter()
 _kernels: dict[str, Any] = {}
-_compiled: dict[tuple[Any, ...], Any] = {}
+_compiled: dict[tuple[Any, ...], Repeated] = {}
 
 
 @dataclass(slots=True)
@@ -38,40 +40,53 @@ def run(kernel: Any, programs: int, arguments: tuple[Any, ...], *, warps: int, s
     name = kernel.__name__
     _launches[name] += 1
     device = torch.cuda.current_device()
-    key = (name, device, warps, stages, *map(_kind, arguments), *constants.values())
+    key = _key(name, device, warps, stages, arguments, constants)
     compiled = _compiled.get(key)
-    if compiled is None or triton.knobs.runtime.launch_enter_hook.calls:  # a profiler wants to be told by Triton
+    if compiled is None or observed():
         _kernels[name] = kernel
         given = [TensorDescriptor(**_fields(each)) if isinstance(each, Described) else each for each in arguments]
-        _compiled[key] = kernel[(programs,)](
+        made = kernel[(programs,)](
             *given, **constants, num_warps=warps, num_stages=stages, num_ctas=1, enable_fp_fusion=False
         )
-        return
-    stream = torch._C._cuda_getCurrentRawStream(device)
-    compiled.run(
-        programs,
-        1,
-        1,
-        stream,
-        compiled.function,
-        compiled.packed_metadata,
-        None,
-        None,
-        None,
-        *arguments,
-        *constants.values(),
-    )
+        if made is not None:  # a tracer in Triton's place compiles nothing
+            _compiled[key] = Repeated(made, tuple(constants.values()))
+    else:
+        compiled(programs, torch._C._cuda_getCurrentRawStream(device), arguments)
+
+
+def bind(
+    kernel: Any, programs: int, arguments: tuple[Any, ...], *, warps: int, stages: int, **constants: Any
+) -> Bound | None:
+    """A launch that `run` made, for `run_again`; None where nothing was compiled for it."""
+    compiled = _compiled.get(_key(kernel.__name__, torch.cuda.current_device(), warps, stages, arguments, constants))
+    return None if compiled is None else compiled.bound(programs, arguments)
+
+
+def run_again(kernel: Any, bound: Bound, device: int, *addresses: int) -> None:
+    """A bound launch with its tensors at these addresses, on the current stream of the current device."""
+    _launches[kernel.__name__] += 1
+    bound(torch._C._cuda_getCurrentRawStream(device), *addresses)
+
+
+def observed() -> bool:
+    """Whether a profiler wants to be told of launches by Triton."""
+    return bool(triton.knobs.runtime.launch_enter_hook.calls)
 
 
 def _fields(described: Described) -> dict[str, Any]:
     return {name: getattr(described, name) for name in Described.__slots__}
 
 
+def _key(
+    name: str, device: int, warps: int, stages: int, arguments: tuple[Any, ...], constants: dict[str, Any]
+) -> tuple[Any, ...]:
+    """What names a compiled kernel: of an argument, its dtype or the kind of number that it is."""
+    kinds = [each.dtype if isinstance(each, Tensor) else _kind(each) for each in arguments]
+    return (name, device, warps, stages, *kinds, *constants.values())
+
+
 def _kind(argument: Any) -> Any:
-    """What of an argument a compiled kernel depends on."""
-    if isinstance(argument, Described):
-        return argument.base.dtype
-    return argument.dtype if isinstance(argument, Tensor) else type(argument)
+    return argument.base.dtype if isinstance(argument, Described) else type(argument)
 
 
 def launch_count(name: str | None = None) -> int:

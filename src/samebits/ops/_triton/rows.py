@@ -11,8 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from samebits.native.launch_numbers import forced
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowLaunch:
@@ -74,12 +72,6 @@ def block_of(rows, start, M, H, WIDTH: tl.constexpr, ALIGNED: tl.constexpr):
     length = H // 8 * 8 if ALIGNED else H
     offsets = rows[:, None].to(tl.int64) * length + columns[None, :]
     return offsets, (rows < M)[:, None] & (columns < length)[None, :], columns
-
-
-def forced_launch() -> RowLaunch | None:
-    """The launch that a checker forces on every call, if it is one of rows."""
-    launch = forced("launch")
-    return launch if isinstance(launch, RowLaunch) else None
 
 
 def aligned(*tensors: Tensor | None) -> bool:

@@ -12,8 +12,10 @@ import triton.language as tl
 from torch import Tensor
 
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
-from samebits.ops._triton.rows import RowLaunch, aligned, forced_launch
+from samebits.ops._triton.rows import RowLaunch, aligned
+from samebits.ops._triton.sizes import cdiv
 from samebits.ops.adamw.reference import Numbers
 
 LAUNCH: Final = RowLaunch(columns=1024, warps=4)
@@ -81,7 +83,7 @@ def update(
     launch: RowLaunch | None = None,
 ) -> None:
     """One step of every tensor, in place, one launch each."""
-    launch = launch or forced_launch() or LAUNCH
+    launch = launch or forced_launch(RowLaunch) or LAUNCH
     with on_device(params[0]):
         for index, param in enumerate(params):
             master = masters[index].view(-1) if masters else None
@@ -89,7 +91,7 @@ def update(
             size = param.numel()
             run(
                 adamw_step,
-                triton.cdiv(size, launch.columns),
+                cdiv(size, launch.columns),
                 (*flat, master, size, *numbers.values),
                 warps=launch.warps,
                 stages=launch.stages,

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-import triton
 from torch import Tensor
 
-from samebits.native.launch_numbers import forced
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import Described, run
+from samebits.ops._triton.sizes import cdiv, next_power_of_2
 from samebits.ops.attention.forms import Rule, Sequences
 from samebits.ops.attention.triton_blocks import aligned, describable, describe
 from samebits.ops.attention.triton_delta import attention_delta
@@ -68,10 +68,9 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv), shaped like q, k, v and contiguous; rows of no sequence are 0."""
     heads, head = q.shape[1:]
-    asked = forced("launch")
-    forced_launch = asked if isinstance(asked, BackwardLaunch) else None
+    asked = forced_launch(BackwardLaunch)
     # Lines of a multiple of 16 bytes, as the tensor memory accelerator wants them.
-    pitch, padded = triton.cdiv(sequences.longest_query, 4) * 4, max(16, triton.next_power_of_2(head))
+    pitch, padded = cdiv(sequences.longest_query, 4) * 4, max(16, next_power_of_2(head))
     statistics = torch.empty(sequences.count * 2 * heads, pitch, dtype=torch.float32, device=q.device)
     dq, dk, dv = (torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *do.stride()[:2])
@@ -92,11 +91,11 @@ def backward(
     ) -> None:
         """The kernel over tiles of an axis ("queries" or "keys"); once more, with care, where it was not finite."""
         first_tile = getattr(launch, axis)
-        first_tiles = triton.cdiv(length, first_tile)
+        first_tiles = cdiv(length, first_tile)
         wrong = torch.empty(sequences.count * lines * first_tiles, dtype=torch.int32, device=q.device)
         for careful, numbers in ((False, launch), (True, CAREFUL_LAUNCH)):
             given = (None,) * len(described) if careful else described
-            tiles = triton.cdiv(length, getattr(numbers, axis))
+            tiles = cdiv(length, getattr(numbers, axis))
             rest = (*table, *strides, pitch, heads, tiles, first_tile, first_tiles, rule.window, *factors)
             run(
                 kernel,
@@ -114,7 +113,7 @@ def backward(
             )
 
     with on_device(q):
-        tiles = triton.cdiv(sequences.longest_query, DELTA_ROWS)
+        tiles = cdiv(sequences.longest_query, DELTA_ROWS)
         run(
             attention_delta,
             sequences.count * heads * tiles,
@@ -127,11 +126,11 @@ def backward(
             STEPS=padded.bit_length() - 1,
             ALIGNED=aligned(out, do),
         )
-        first = dq_launch or forced_launch or choose(q, DQ_LAUNCH)
+        first = dq_launch or asked or choose(q, DQ_LAUNCH)
         by_tiles = first.described and describable(k, v)
         keys = (describe(k, first.keys), describe(v, first.keys)) if by_tiles else (None, None)
         launch(attention_dq, first, heads, sequences.longest_query, "queries", (dq,), keys)
-        second = dk_dv_launch or forced_launch or choose(q, DK_DV_LAUNCH)
+        second = dk_dv_launch or asked or choose(q, DK_DV_LAUNCH)
         queries: tuple[Described | None, ...] = (None, None, None)
         if second.described and describable(q, do):
             lines = Described(statistics, [len(statistics), pitch], [pitch, 1], [1, second.queries])

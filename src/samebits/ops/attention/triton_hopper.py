@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-import triton
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from samebits.ops._triton.device import missing
+from samebits.ops._triton.device import missing, multiprocessors
 from samebits.ops._triton.launch import run
+from samebits.ops._triton.sizes import cdiv
 from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, Rule, Sequences
 from samebits.ops.attention.triton_blocks import describable
 from samebits.ops.attention.triton_hopper_forward import attention_hopper
@@ -45,7 +45,7 @@ def takes(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -> 
 def forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sequences: Sequences, rule: Rule) -> Tensor:
     """Computes `out` and `lse` in place; marks, a number for every 64 queries of a line, those to do again."""
     _, heads, head = q.shape
-    tiles = triton.cdiv(sequences.longest_query, 2 * QUERIES)
+    tiles = cdiv(sequences.longest_query, 2 * QUERIES)
     lines = sequences.count * heads
     group = heads // k.shape[1]
     bytes_of_a_line = 2 * sequences.longest_key * head * q.element_size()
@@ -73,7 +73,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sequences
     )
     run(
         attention_hopper,
-        min(lines * tiles, _multiprocessors(q.device)),
+        min(lines * tiles, multiprocessors(q.device)),
         arguments,
         warps=4,
         stages=1,
@@ -86,11 +86,6 @@ def forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sequences
         SPLIT=SPLIT_KEYS // BLOCK_KEYS,
     )
     return redo
-
-
-@cache
-def _multiprocessors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _described(x_THD: Tensor, block: int) -> TensorDescriptor:

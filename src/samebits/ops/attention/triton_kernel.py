@@ -11,12 +11,12 @@ import math
 from dataclasses import dataclass
 
 import torch
-import triton
 from torch import Tensor
 
-from samebits.native.launch_numbers import forced
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
+from samebits.ops._triton.sizes import cdiv, next_power_of_2
 from samebits.ops.attention import triton_hopper
 from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, Rule, Sequences
 from samebits.ops.attention.triton_backward import backward
@@ -77,10 +77,8 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """(out, lse in powers of two): q (Tq, Hq, D), k and v (Tk, Hk, D); rows of no sequence are 0 and +inf."""
     (tokens, heads, head), group = q.shape, q.shape[1] // k.shape[1]
-    splits = triton.cdiv(sequences.longest_key, SPLIT_KEYS)
-    asked = forced("launch")
-    launch = launch or (asked if isinstance(asked, Launch) else None)
-    launch = launch or choose(q, group, sequences.count, sequences.longest_query, splits)
+    splits = cdiv(sequences.longest_key, SPLIT_KEYS)
+    launch = launch or forced_launch(Launch) or choose(q, group, sequences.count, sequences.longest_query, splits)
     specialised = launch.specialised and launch.described and not launch.packed
     specialised = specialised and triton_hopper.takes(q, k, v, sequences, rule)
     if specialised:
@@ -88,13 +86,13 @@ def forward(
     pack = group if launch.packed else 1
     out = torch.zeros(tokens, heads, head, dtype=q.dtype, device=q.device)
     lse = torch.full((tokens, heads), math.inf, dtype=torch.float32, device=q.device)
-    tiles = triton.cdiv(sequences.longest_query, launch.tile // pack)
+    tiles = cdiv(sequences.longest_query, launch.tile // pack)
     redo = None
     if specialised:
         with on_device(q):
             redo = triton_hopper.forward(q, k, v, out, lse, sequences, rule)
         # It marks two tiles of this kernel's at a time, the last of which may have no queries.
-        tiles = 2 * triton.cdiv(tiles, 2)
+        tiles = 2 * cdiv(tiles, 2)
     described = launch.described and sequences.pages is None and q.dtype != torch.float32 and describable(k, v)
     pages = sequences.pages
     matrices = (describe(k, BLOCK_KEYS), describe(v, BLOCK_KEYS)) if described else (None, None)
@@ -136,7 +134,7 @@ def forward(
             warps=launch.warps,
             stages=launch.stages,
             HEAD=head,
-            PADDED=max(16, triton.next_power_of_2(head)),
+            PADDED=max(16, next_power_of_2(head)),
             GROUP=group,
             PACK=pack,
             TILE=launch.tile,
@@ -177,7 +175,7 @@ def _merge(out: Tensor, lse: Tensor, states: tuple[Tensor | None, ...], sequence
         warps=1,
         stages=1,
         HEAD=head,
-        PADDED=max(16, triton.next_power_of_2(head)),
+        PADDED=max(16, next_power_of_2(head)),
         EXACT=out.dtype == torch.float32,
         SPLIT=SPLIT_KEYS // BLOCK_KEYS,
         AT_ONCE=STATES_AT_ONCE,

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from samebits.numerics.elementary.triton_generated import exp, log
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
-from samebits.ops._triton.rows import RowLaunch, aligned, block_of, fold_by_halves, forced_launch, pointers_at
+from samebits.ops._triton.rows import RowLaunch, aligned, block_of, fold_by_halves, pointers_at
+from samebits.ops._triton.sizes import cdiv
 from samebits.ops.distill_loss.reference import STATISTICS, Weights
 
 # M rows, V the vocabulary. Lane l adds the terms l, l + 256, l + 512, ...: 256 decides bits and is part of the order.
@@ -203,14 +205,14 @@ def forward(
     launch: RowLaunch | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(loss of every row, what the backward needs)."""
-    launch, weights = launch or forced_launch() or ROW_LAUNCH, Weights.of(temperature, alpha)
+    launch, weights = launch or forced_launch(RowLaunch) or ROW_LAUNCH, Weights.of(temperature, alpha)
     (m, v), device = student_MV.shape, student_MV.device
     loss = torch.empty(m, dtype=torch.float32, device=device)
     statistics = torch.empty(STATISTICS, m, dtype=torch.float32, device=device)
     with on_device(student_MV):
         run(
             distill_loss_forward,
-            triton.cdiv(m, launch.rows),
+            cdiv(m, launch.rows),
             (
                 student_MV,
                 teacher_MV,
@@ -247,12 +249,12 @@ def backward(
     launch: RowLaunch | None = None,
 ) -> Tensor:
     """The gradient of the student's logits."""
-    launch, weights = launch or forced_launch() or ROW_LAUNCH, Weights.of(temperature, alpha)
+    launch, weights = launch or forced_launch(RowLaunch) or ROW_LAUNCH, Weights.of(temperature, alpha)
     (m, v), dstudent = student_MV.shape, torch.empty_like(student_MV)
     with on_device(student_MV):
         run(
             distill_loss_backward,
-            triton.cdiv(m, launch.rows),
+            cdiv(m, launch.rows),
             (
                 upstream_M,
                 student_MV,

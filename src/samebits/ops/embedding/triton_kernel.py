@@ -14,8 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
-from samebits.ops._triton.rows import RowLaunch, forced_launch
+from samebits.ops._triton.rows import RowLaunch
+from samebits.ops._triton.sizes import cdiv
 
 # M positions, V rows of the table, H their width.
 
@@ -101,14 +103,14 @@ def embedding_backward(
 
 def forward(ids_M: Tensor, weight_VH: Tensor, *, launch: RowLaunch | None = None) -> Tensor:
     """Row ids[m] of the table, for every m."""
-    launch = launch or forced_launch() or COPY_LAUNCH
+    launch = launch or forced_launch(RowLaunch) or COPY_LAUNCH
     m, width = ids_M.shape[0], weight_VH.shape[1]
     y = weight_VH.new_empty(m, width)
     aligned = width % 8 == 0 and weight_VH.data_ptr() % 16 == 0 and y.data_ptr() % 16 == 0
     with on_device(weight_VH):
         run(
             embedding_forward,
-            triton.cdiv(m, launch.rows) * triton.cdiv(width, launch.columns),
+            cdiv(m, launch.rows) * cdiv(width, launch.columns),
             (ids_M, weight_VH, y, m, width),
             warps=launch.warps,
             stages=launch.stages,
@@ -134,13 +136,13 @@ def accumulate(
 
 
 def _add(dy_MH: Tensor, ids_M: Tensor, sums_VH: Tensor, padding: int, resume: bool, launch: RowLaunch | None) -> None:
-    launch = launch or forced_launch() or GRADIENT_LAUNCH
+    launch = launch or forced_launch(RowLaunch) or GRADIENT_LAUNCH
     m, width = dy_MH.shape
     with on_device(dy_MH):
         ordered_M, positions_M = torch.sort(ids_M, stable=True)
         run(
             embedding_backward,
-            m * triton.cdiv(width, launch.columns),
+            m * cdiv(width, launch.columns),
             (dy_MH, ordered_M, positions_M, sums_VH, m, width, padding),
             warps=launch.warps,
             stages=launch.stages,

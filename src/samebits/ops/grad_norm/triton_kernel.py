@@ -14,8 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
-from samebits.ops._triton.rows import RowLaunch, aligned, fold_by_halves, forced_launch
+from samebits.ops._triton.rows import RowLaunch, aligned, fold_by_halves
+from samebits.ops._triton.sizes import cdiv
 from samebits.ops.grad_norm.reference import PIECE
 
 # Lane l of a piece adds the elements l, l + 256, l + 512, ...: 256 and 65536 decide bits and are part of the order.
@@ -80,8 +82,8 @@ def grad_norm_scale(grad_ptr, norm_ptr, N: tl.int64, max_norm: tl.float32, BLOCK
 
 def square_sum(tensors: Sequence[Tensor], *, launch: RowLaunch | None = None) -> Tensor:
     """The sum of all squares, one launch a tensor and one for the total."""
-    launch, device = launch or forced_launch() or SUM_LAUNCH, tensors[0].device
-    counts = [triton.cdiv(tensor.numel(), PIECE) for tensor in tensors]
+    launch, device = launch or forced_launch(RowLaunch) or SUM_LAUNCH, tensors[0].device
+    counts = [cdiv(tensor.numel(), PIECE) for tensor in tensors]
     sums = torch.empty(sum(counts), dtype=torch.float32, device=device)
     total = torch.empty((), dtype=torch.float32, device=device)
     first = 0
@@ -103,13 +105,13 @@ def square_sum(tensors: Sequence[Tensor], *, launch: RowLaunch | None = None) ->
 
 def clip(grads: Sequence[Tensor], norm: Tensor, max_norm: float, *, launch: RowLaunch | None = None) -> None:
     """Every gradient times the scale, in place; the norm is read on the device."""
-    launch = launch or forced_launch() or CLIP_LAUNCH
+    launch = launch or forced_launch(RowLaunch) or CLIP_LAUNCH
     with on_device(norm):
         for grad in grads:
             flat = grad.view(-1)
             run(
                 grad_norm_scale,
-                triton.cdiv(flat.numel(), launch.columns),
+                cdiv(flat.numel(), launch.columns),
                 (flat, norm, flat.numel(), max_norm),
                 warps=launch.warps,
                 stages=launch.stages,

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from samebits.native.launch_numbers import forced
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops.grouped_matmul.launch_table import GROUPED
 from samebits.ops.matmul.launch_table import Launch
 from samebits.ops.matmul.triton_tiles import addressed_step
@@ -86,9 +86,7 @@ def aligned(x_MK: Tensor, rows_M: Tensor | None) -> bool:
     return x_MK.dtype != torch.float32 and whole_rows and (copied or x_MK.data_ptr() % 16 == 0)
 
 
-def forced_launch(described: bool) -> Launch | None:
+def forced_grouped(described: bool) -> Launch | None:
     """The launch that a checker forces on every call that it can serve."""
-    launch = forced("launch")
-    if isinstance(launch, Launch) and launch in GROUPED and (described or launch.loads != "tma"):
-        return launch
-    return None
+    launch = forced_launch(Launch, described=described)
+    return launch if launch in GROUPED else None

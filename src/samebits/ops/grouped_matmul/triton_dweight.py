@@ -11,8 +11,9 @@ from torch import Tensor
 
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import Described, run
+from samebits.ops._triton.sizes import cdiv
 from samebits.ops.grouped_matmul.launch_table import select
-from samebits.ops.grouped_matmul.triton_chain import addressed_chain, aligned, forced_launch, together
+from samebits.ops.grouped_matmul.triton_chain import addressed_chain, aligned, forced_grouped, together
 from samebits.ops.matmul.launch_table import Launch
 from samebits.ops.matmul.triton_kernel import NAMES, contiguous_axis
 from samebits.ops.matmul.triton_tiles import offsets_of, start_of_chain, tile_at
@@ -141,9 +142,9 @@ def dweight(
     """sums[e] <- the chain of x^T dy over the rows of e, from what the sums hold or from +0."""
     (m, k), (experts, _, n) = x_MK.shape, sums_EKN.shape
     described = aligned(x_MK, rows_M) and aligned(dy_MN, rows_M)
-    launch = launch or forced_launch(described)
+    launch = launch or forced_grouped(described)
     launch = launch or select(k * experts, n, experts, NAMES[x_MK.dtype], described=described)
-    programs = experts * triton.cdiv(k, launch.tile_m) * triton.cdiv(n, launch.tile_n)
+    programs = experts * cdiv(k, launch.tile_m) * cdiv(n, launch.tile_n)
     tiles = {"TILE_M": launch.tile_m, "TILE_N": launch.tile_n, "TILE_K": launch.tile_k, "GROUP": launch.group}
     numbers = {"warps": launch.warps, "stages": launch.stages}
     with on_device(x_MK):

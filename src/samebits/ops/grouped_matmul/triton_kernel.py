@@ -13,8 +13,9 @@ from torch import Tensor
 
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import Described, run
+from samebits.ops._triton.sizes import cdiv
 from samebits.ops.grouped_matmul.launch_table import select
-from samebits.ops.grouped_matmul.triton_chain import addressed_chain, aligned, forced_launch, together
+from samebits.ops.grouped_matmul.triton_chain import addressed_chain, aligned, forced_grouped, together
 from samebits.ops.grouped_matmul.triton_dweight import dweight
 from samebits.ops.matmul.launch_table import Launch
 from samebits.ops.matmul.triton_kernel import NAMES, contiguous_axis, described_layout
@@ -192,12 +193,12 @@ def forward(
     (m, k), (experts, _, n) = x_MK.shape, weight_EKN.shape
     transposed = None if x_MK.dtype == torch.float32 else described_weight(weight_EKN)
     described = transposed is not None and aligned(x_MK, rows_M)
-    launch = launch or forced_launch(described) or select(m, n, experts, NAMES[x_MK.dtype], described=described)
+    launch = launch or forced_grouped(described) or select(m, n, experts, NAMES[x_MK.dtype], described=described)
     with on_device(x_MK):
         ends_E = ends_E.clamp(max=m)
         experts_T, places_T = block_table(ends_E, m, launch.tile_m)
         t = experts_T.shape[0]
-        programs = t * triton.cdiv(n, launch.tile_n)
+        programs = t * cdiv(n, launch.tile_n)
         tiles = {"TILE_M": launch.tile_m, "TILE_N": launch.tile_n, "TILE_K": launch.tile_k, "GROUP": launch.group}
         numbers = {"warps": launch.warps, "stages": launch.stages}
         where = (rows_M, ends_E, experts_T, places_T, y_MN, t, experts, k, n)

@@ -15,17 +15,10 @@ from torch import Tensor
 from samebits.numerics.elementary.triton_generated import rsqrt
 from samebits.ops._triton.columns import add_rows
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
-from samebits.ops._triton.rows import (
-    RowLaunch,
-    aligned,
-    block_of,
-    fold_by_halves,
-    forced_launch,
-    load_columns,
-    load_rows,
-    pointers_at,
-)
+from samebits.ops._triton.rows import RowLaunch, aligned, block_of, fold_by_halves, load_columns, load_rows, pointers_at
+from samebits.ops._triton.sizes import cdiv
 
 # M rows, H the normalised axis. Lane l adds the terms l, l + 256, l + 512, ...: 256 decides bits, part of the order.
 
@@ -142,13 +135,13 @@ def forward(
     x_MH: Tensor, weight_H: Tensor | None, bias_H: Tensor | None, eps: float, *, launch: RowLaunch | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(y, mean, rstd)."""
-    launch = launch or forced_launch() or ROW_LAUNCH
+    launch = launch or forced_launch(RowLaunch) or ROW_LAUNCH
     (m, width), y = x_MH.shape, torch.empty_like(x_MH)
     mean, rstd = (torch.empty(m, dtype=torch.float32, device=x_MH.device) for _ in range(2))
     with on_device(x_MH):
         run(
             layernorm_forward,
-            triton.cdiv(m, launch.rows),
+            cdiv(m, launch.rows),
             (x_MH, weight_H, bias_H, y, mean, rstd, m, width, float(width), eps),
             warps=launch.warps,
             stages=launch.stages,
@@ -168,12 +161,12 @@ def backward_input(
     launch: RowLaunch | None = None,
 ) -> Tensor:
     """The gradient of x."""
-    launch = launch or forced_launch() or ROW_LAUNCH
+    launch = launch or forced_launch(RowLaunch) or ROW_LAUNCH
     (m, width), dx = dy_MH.shape, torch.empty_like(dy_MH)
     with on_device(dy_MH):
         run(
             layernorm_backward_input,
-            triton.cdiv(m, launch.rows),
+            cdiv(m, launch.rows),
             (dy_MH, x_MH, weight_H, mean_M, rstd_M, dx, m, width, float(width)),
             warps=launch.warps,
             stages=launch.stages,

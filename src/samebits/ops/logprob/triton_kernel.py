@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
-import triton
 from torch import Tensor
 
-from samebits.native.launch_numbers import forced
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
+from samebits.ops._triton.sizes import cdiv
 from samebits.ops.logprob.reference import BLOCK
 from samebits.ops.logprob.triton_logits import logprob_addressed, logprob_described
 from samebits.ops.logprob.triton_statistics import logprob_known, merge_blocks
@@ -67,7 +67,7 @@ def forward(
 def of_logits(logits_MV: Tensor, ids_M: Tensor, ignore_index: int) -> Tensor:
     """The logprob of every row whose logits are known: the statistics of their blocks, merged as in `forward`."""
     rows, vocabulary = logits_MV.shape
-    parts, blocks = Parts.of(ids_M, ignore_index, vocabulary), triton.cdiv(vocabulary, BLOCK)
+    parts, blocks = Parts.of(ids_M, ignore_index, vocabulary), cdiv(vocabulary, BLOCK)
     tensors = (parts.ids, parts.maxima, parts.sums, parts.selected)
     with on_device(logits_MV):
         run(logprob_known, rows * blocks, (logits_MV, *tensors, rows, vocabulary, blocks), warps=1, stages=1, TILE_M=1)
@@ -101,7 +101,7 @@ class Parts:
         logprob, lse = torch.empty_like(self.selected), torch.empty_like(self.selected)
         run(
             merge_blocks,
-            triton.cdiv(rows, MERGED_ROWS),
+            cdiv(rows, MERGED_ROWS),
             (self.maxima, self.sums, self.selected, self.ids, logprob, lse, rows, blocks),
             warps=1,
             stages=1,
@@ -134,14 +134,6 @@ def marked(ids_M: Tensor, ignore_index: int) -> Tensor:
     return ids_M.masked_fill(ids_M == ignore_index, -1).int()
 
 
-def forced_launch(described: bool) -> VocabularyLaunch | None:
-    """The launch that a checker forces on every call that it can serve, as `matmul` has it."""
-    launch = forced("launch")
-    if isinstance(launch, VocabularyLaunch) and (described or launch.loads != "tma"):
-        return launch
-    return None
-
-
 def select(rows: int, *, float32: bool, described: bool) -> VocabularyLaunch:
     """The row of the table for these operands."""
     if float32:
@@ -163,10 +155,14 @@ def launch_tiles(
     (m, k), v = hidden.shape, weight.shape[0]
     operands = [each for each in (hidden, weight, dz) if each is not None]
     described = hidden.dtype != torch.float32 and all(described_layout(each) is False for each in operands)
-    launch = launch or forced_launch(described) or select(m, float32=hidden.dtype == torch.float32, described=described)
+    launch = (
+        launch
+        or forced_launch(VocabularyLaunch, described=described)
+        or select(m, float32=hidden.dtype == torch.float32, described=described)
+    )
     if launch.loads == "tma" and not described:
         raise ValueError(f"selected_logprob: {launch} takes 16-bit operands in rows aligned to 16 bytes only")
-    tiles = triton.cdiv(m, launch.tile_m) * triton.cdiv(v, BLOCK)
+    tiles = cdiv(m, launch.tile_m) * cdiv(v, BLOCK)
     if launch.loads == "tma":
         programs = programs_for(tiles, launch.programs_per_sm, hidden.device)
         left = describe(hidden, False, launch.tile_m, launch.tile_k)

@@ -5,16 +5,18 @@ in which operands are loaded decide speed alone; the kernels are in triton_produ
 
 from __future__ import annotations
 
-import functools
+from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
-from samebits.native.launch_numbers import forced
-from samebits.ops._triton.device import on_device
-from samebits.ops._triton.launch import Described, run
+from samebits.ops._triton.device import multiprocessors, on_device
+from samebits.ops._triton.forced import forced_launch
+from samebits.ops._triton.launch import Described, bind, run
+from samebits.ops._triton.repeated import Bound
+from samebits.ops._triton.sizes import cdiv
 from samebits.ops.matmul.launch_table import Launch, select
+from samebits.ops.matmul.triton_again import Product, again, remember
 from samebits.ops.matmul.triton_products import matmul_addressed, matmul_described
 from samebits.ops.matmul.triton_tiles import offsets_of, tile_at
 
@@ -61,11 +63,6 @@ def contiguous_axis(stride_line: int, stride_k: int) -> str:
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
-@functools.cache
-def multiprocessors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
 def programs_for(tiles: int, programs_per_sm: int, device: torch.device) -> int:
     """One program a tile, or as many as stay on the multiprocessors and walk over tiles."""
     return min(tiles, programs_per_sm * multiprocessors(device)) if programs_per_sm else tiles
@@ -83,11 +80,16 @@ def gemm(
     """round(a b + bias), or the accumulator with a b added to it, in place. Any strides; all sizes at least one.
 
     The result is rounded to `out_dtype`, that of `a` when None."""
+    chosen = launch is None and accumulator_MN is None and (bias_N is None or bias_N.is_contiguous())
+    known = again(a_MK, b_KN, bias_N, out_dtype) if chosen else None
+    if known is not None:
+        return known
     (m, k), n = a_MK.shape, b_KN.shape[1]
     out = accumulator_MN if accumulator_MN is not None else a_MK.new_empty(m, n, dtype=out_dtype or a_MK.dtype)
     layouts = described_layouts(a_MK, b_KN, out)
     described = layouts is not None
-    launch = launch or forced_launch(described)
+    launch = launch or forced_launch(Launch, described=described)
+    chosen = chosen and launch is None
     if launch is None:
         wide = out.dtype == torch.float32
         launch = select(m, n, k, dtype=NAMES[a_MK.dtype], described=described, wide=wide)
@@ -100,23 +102,25 @@ def gemm(
                 f"matmul: launch {launch} takes 16-bit operands in rows or columns aligned to 16 bytes only"
             )
         else:
-            launch_described(launch, a_MK, b_KN, layouts, out, bias, resumed=accumulator_MN is not None)
+            resumed = accumulator_MN is not None
+            bound = launch_described(launch, a_MK, b_KN, layouts, out, bias, resumed=resumed, kept=chosen)
+            if bound is not None:
+                remember(a_MK, b_KN, bias_N, out_dtype, Product(bound, (m, n), out.dtype, launch.swap))
     return out
 
 
-def forced_launch(described: bool) -> Launch | None:
-    """The launch that a checker forces on every call that it can serve.
-
-    Within one operator some operands may be aligned as the tensor memory accelerator wants them, and others not."""
-    launch = forced("launch")
-    if isinstance(launch, Launch) and (described or launch.loads != "tma"):
-        return launch
-    return None
-
-
 def launch_described(
-    launch: Launch, a: Tensor, b: Tensor, layouts: tuple[bool, bool], out: Tensor, bias: Tensor | None, *, resumed: bool
-) -> None:
+    launch: Launch,
+    a: Tensor,
+    b: Tensor,
+    layouts: tuple[bool, bool],
+    out: Tensor,
+    bias: Tensor | None,
+    *,
+    resumed: bool,
+    kept: bool,
+) -> Bound | None:
+    """Returns the launch where it is to be kept, to be made again with other operands of these sizes."""
     (m, k), n, (a_transposed, b_transposed) = a.shape, b.shape[1], layouts
     if launch.swap:
         # The transposed product: b.T times a.T, stored transposed.
@@ -131,24 +135,24 @@ def launch_described(
         stored = describe(out, False, launch.tile_m, launch.tile_n // launch.parts)
     tiles = -(-m // launch.tile_m) * -(-n // launch.tile_n)
     programs = programs_for(tiles, launch.programs_per_sm, out.device)
-    run(
-        matmul_described,
-        programs,
-        (left, right, stored, bias, m, n, k, programs),
-        warps=launch.warps,
-        stages=launch.stages,
-        A_TRANSPOSED=a_transposed,
-        B_TRANSPOSED=b_transposed,
-        OUT_TRANSPOSED=launch.swap,
-        RESUMED=resumed,
-        TILE_M=launch.tile_m,
-        TILE_N=launch.tile_n,
-        TILE_K=launch.tile_k,
-        GROUP=launch.group,
-        PARTS=launch.parts,
+    arguments = (left, right, stored, bias, m, n, k, programs)
+    options: dict[str, Any] = {
+        "warps": launch.warps,
+        "stages": launch.stages,
+        "A_TRANSPOSED": a_transposed,
+        "B_TRANSPOSED": b_transposed,
+        "OUT_TRANSPOSED": launch.swap,
+        "RESUMED": resumed,
+        "TILE_M": launch.tile_m,
+        "TILE_N": launch.tile_n,
+        "TILE_K": launch.tile_k,
+        "GROUP": launch.group,
+        "PARTS": launch.parts,
         # A resumed tile is loaded before its chain: two such tiles at once would not fit into shared memory.
-        FLATTEN=launch.programs_per_sm > 0 and not resumed,
-    )
+        "FLATTEN": launch.programs_per_sm > 0 and not resumed,
+    }
+    run(matmul_described, programs, arguments, **options)
+    return bind(matmul_described, programs, arguments, **options) if kept else None
 
 
 def launch_addressed(launch: Launch, a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, *, resumed: bool) -> None:
@@ -170,7 +174,7 @@ def launch_addressed(launch: Launch, a: Tensor, b: Tensor, out: Tensor, bias: Te
     )
     run(
         matmul_addressed,
-        triton.cdiv(m, launch.tile_m) * triton.cdiv(n, launch.tile_n),
+        cdiv(m, launch.tile_m) * cdiv(n, launch.tile_n),
         arguments,
         warps=launch.warps,
         stages=launch.stages,

@@ -15,17 +15,10 @@ from torch import Tensor
 from samebits.numerics.elementary.triton_generated import rsqrt
 from samebits.ops._triton.columns import add_rows
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
-from samebits.ops._triton.rows import (
-    RowLaunch,
-    aligned,
-    block_of,
-    fold_by_halves,
-    forced_launch,
-    load_columns,
-    load_rows,
-    pointers_at,
-)
+from samebits.ops._triton.rows import RowLaunch, aligned, block_of, fold_by_halves, load_columns, load_rows, pointers_at
+from samebits.ops._triton.sizes import cdiv
 
 # M rows, H the normalised axis.
 
@@ -136,7 +129,7 @@ def rmsnorm_backward_input(
 
 def chosen_launch(width: int) -> RowLaunch:
     """The forced launch, or the one for rows of this length."""
-    return forced_launch() or next(launch for longest, launch in ROW_LAUNCHES if width <= longest)
+    return forced_launch(RowLaunch) or next(launch for longest, launch in ROW_LAUNCHES if width <= longest)
 
 
 def forward(
@@ -151,7 +144,7 @@ def forward(
     with on_device(x):
         run(
             rmsnorm_forward,
-            triton.cdiv(m, launch.rows),
+            cdiv(m, launch.rows),
             (x, residual, weight, y, hidden, rstd, m, width, 1.0 / width, eps),
             warps=launch.warps,
             stages=launch.stages,
@@ -178,7 +171,7 @@ def backward_input(
     with on_device(dy):
         run(
             rmsnorm_backward_input,
-            triton.cdiv(m, launch.rows),
+            cdiv(m, launch.rows),
             (dy, hidden, weight, rstd_M.contiguous(), dhidden, dx, m, width, 1.0 / width),
             warps=launch.warps,
             stages=launch.stages,

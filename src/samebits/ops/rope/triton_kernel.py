@@ -12,11 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from samebits.native.launch_numbers import forced
 from samebits.numerics.elementary.triton_generated import cos, sin
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
 from samebits.ops._triton.rows import pointers_at
+from samebits.ops._triton.sizes import cdiv, next_power_of_2
 
 # M tokens, H heads, P pairs a head.
 
@@ -99,11 +100,8 @@ def rope_rotate(
 
 def _chosen(heads: int, pairs: int) -> RopeLaunch:
     """A whole head where it fits, and no more heads than there are."""
-    forced_launch = forced("launch")
-    if isinstance(forced_launch, RopeLaunch):
-        return forced_launch
-    return RopeLaunch(
-        pairs=min(triton.next_power_of_2(max(pairs, 16)), 128), heads=min(triton.next_power_of_2(heads), 16)
+    return forced_launch(RopeLaunch) or RopeLaunch(
+        pairs=min(next_power_of_2(max(pairs, 16)), 128), heads=min(next_power_of_2(heads), 16)
     )
 
 
@@ -118,7 +116,7 @@ def rotate(
     with on_device(x_MHD):
         run(
             rope_rotate,
-            tokens * triton.cdiv(pairs, launch.pairs),
+            tokens * cdiv(pairs, launch.pairs),
             (x_MHD, positions_M, frequencies_P, y_MHD, heads, pairs, factor),
             warps=launch.warps,
             stages=1,

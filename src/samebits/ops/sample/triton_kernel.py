@@ -14,8 +14,9 @@ from torch import Tensor
 
 from samebits.numerics.elementary.triton_generated import exp, log, philox
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
-from samebits.ops._triton.rows import RowLaunch, aligned, fold_by_halves, forced_launch
+from samebits.ops._triton.rows import RowLaunch, aligned, fold_by_halves
 
 # M rows, V tokens of the vocabulary.
 
@@ -212,7 +213,7 @@ def forward(
     launch: RowLaunch | None = None,
 ) -> Tensor:
     """One token a row."""
-    launch = launch or forced_launch() or LAUNCH
+    launch = launch or forced_launch(RowLaunch) or LAUNCH
     m, vocabulary = logits_MV.shape
     tokens_M = torch.empty(m, dtype=torch.int64, device=logits_MV.device)
     tensors = (logits_MV, requests_M, positions_M, temperature_M, top_k_M, top_p_M, seeds_M, tokens_M)

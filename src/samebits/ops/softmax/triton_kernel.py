@@ -15,8 +15,10 @@ from torch import Tensor
 
 from samebits.numerics.elementary.triton_generated import exp, log
 from samebits.ops._triton.device import on_device
+from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
-from samebits.ops._triton.rows import RowLaunch, aligned, block_of, fold_by_halves, forced_launch, pointers_at
+from samebits.ops._triton.rows import RowLaunch, aligned, block_of, fold_by_halves, pointers_at
+from samebits.ops._triton.sizes import cdiv
 
 # M rows, H the axis that is normalised.
 
@@ -114,7 +116,7 @@ def softmax_backward(
 
 def chosen_launch(width: int) -> RowLaunch:
     """The forced launch, or the one for rows of this length."""
-    return forced_launch() or next(launch for longest, launch in LAUNCHES if width <= longest)
+    return forced_launch(RowLaunch) or next(launch for longest, launch in LAUNCHES if width <= longest)
 
 
 def forward(x_MH: Tensor, dtype: torch.dtype, logarithm: bool, *, launch: RowLaunch | None = None) -> Tensor:
@@ -124,7 +126,7 @@ def forward(x_MH: Tensor, dtype: torch.dtype, logarithm: bool, *, launch: RowLau
     with on_device(x):
         run(
             softmax_forward,
-            triton.cdiv(m, launch.rows),
+            cdiv(m, launch.rows),
             (x, y, m, width),
             warps=launch.warps,
             stages=launch.stages,
@@ -145,7 +147,7 @@ def backward(
     with on_device(dy):
         run(
             softmax_backward,
-            triton.cdiv(m, launch.rows),
+            cdiv(m, launch.rows),
             (dy, y, dx, m, width),
             warps=launch.warps,
             stages=launch.stages,
