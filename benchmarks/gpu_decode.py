@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_timing import milliseconds
 from provenance import provenance
 
+from samebits.bench.cuda_timing import milliseconds
 from samebits.infer import Engine, Request, Sampling
 from samebits.model import Model, ModelConfig
 from samebits.model.weights import shapes

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_timing import Calls, copies, kernel_times, medians
 from torch.nn import functional
 from triton.errors import TritonError
 
+from samebits.bench.cuda_timing import Calls, copies, kernel_times, medians
 from samebits.ops._triton.launch import compiled_kernels
 from samebits.ops.matmul import reference as matmul_reference
 from samebits.ops.matmul.launch_table import SIXTEEN_BIT, TABLE, Launch

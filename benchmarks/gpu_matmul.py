@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 import triton
-from gpu_timing import Calls, call_times, copies, kernel_times, medians
 from provenance import provenance
 from torch.nn import functional
 
+from samebits.bench.cuda_timing import Calls, call_times, copies, kernel_times, medians
 from samebits.numerics.bits import compare as bits_differ
 from samebits.numerics.order import Fused, chain, digest, lanes
 from samebits.ops import linear, matmul, matmul_accumulate_, rmsnorm

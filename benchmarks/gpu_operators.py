@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 import triton
-from gpu_timing import call_times, medians
 from provenance import provenance
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from samebits import ops
+from samebits.bench.cuda_timing import call_times, medians
 from samebits.numerics.bits import compare as bits_differ
 
 BATCH, HEADS, TOKENS, HEAD = 4, 32, 4096, 128

@@ -56,6 +56,7 @@ QUANTIZED = Elsewhere("tests/post/test_quantize.py::test_the_command")
 SUITE = Elsewhere("tests/repository/test_documents.py::test_make_targets_exist")
 WHEEL = Elsewhere("tests/setup/test_wheel.py::test_version_and_the_help_of_every_command")
 
+BENCH = Elsewhere("tests/bench/test_bench_command.py::test_table_record_and_plot")
 COVERED: dict[str, Run | Elsewhere] = {
     # README
     "samebits check --portable": GOLDEN,
@@ -82,6 +83,12 @@ COVERED: dict[str, Run | Elsewhere] = {
     "samebits quantize merged --format q4_1 --out small": QUANTIZED,
     "samebits evaluate --model smollm2 --task examples/evaluate/questions.jsonl": EVALUATED,
     "samebits profile tiny --steps 3 --output traces": Elsewhere("tests/cli/test_profile.py::test_a_run_is_profiled"),
+    "samebits bench linear --model smollm2-135m": BENCH,
+    "samebits bench linear rmsnorm --model smollm2-135m --rows 1 --rows 64": BENCH,
+    "samebits bench --dry-run": Run(),
+    "samebits bench swiglu --rows 16 --record ratios.json --plot ratios.svg": Run(
+        smaller=("--seconds", "0.001", "--rounds", "1")
+    ),
     "samebits diff runs/a runs/b": Elsewhere(
         "tests/parity/test_run_diff.py::test_one_bit_of_one_gradient_at_step_seven_is_named"
     ),

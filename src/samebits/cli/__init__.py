@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import samebits
+from samebits.cli.commands.bench import bench
 from samebits.cli.commands.check import check
 from samebits.cli.commands.contract import app as contract
 from samebits.cli.commands.debug import debug
@@ -67,7 +68,7 @@ _COMMANDS = (
     *(plan, train, distill, rl),
     *(merge, prune, quantize, evaluate),
     *(generate, serve),
-    *(profile, debug, diff),
+    *(profile, bench, debug, diff),
 )
 for _command in _COMMANDS:
     app.command()(_command)

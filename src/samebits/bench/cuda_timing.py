@@ -16,9 +16,9 @@ Calls = Sequence[Callable[[], Any]]
 ROTATED_BYTES = 128 * 2**20
 
 
-def copies(bytes_each: int) -> int:
-    """How many input sets outgrow the cache."""
-    return max(1, min(16, -(-ROTATED_BYTES // bytes_each)))
+def copies(bytes_each: int, rotated: int = ROTATED_BYTES) -> int:
+    """How many sets of inputs outgrow the cache."""
+    return max(1, min(16, -(-rotated // max(1, bytes_each))))
 
 
 def graph_of(calls: Calls, launches: int) -> torch.cuda.CUDAGraph:
@@ -34,7 +34,8 @@ def graph_of(calls: Calls, launches: int) -> torch.cuda.CUDAGraph:
 
 
 def milliseconds(run: Callable[[], Any]) -> float:
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    event: Any = torch.cuda.Event
+    start, stop = event(enable_timing=True), event(enable_timing=True)
     start.record()
     run()
     stop.record()
