@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import samebits.ops
+from samebits.checker import status
 
 SOFTMAX = Path(samebits.ops.__path__[0]) / "softmax" / "contract.yaml"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "components"
@@ -88,3 +89,16 @@ def test_an_audit_lists_what_waits(samebits: Any, tmp_path: Path) -> None:
     found = json.loads(ran.out)
     assert ran.code == 1 and found["holes"] and "DIST-OB1" in found["not_bound_yet"]["distributed"]
     assert all("not bound" not in each["what"] for each in found["holes"])
+
+
+@pytest.mark.parametrize("command", ["status", "audit"])
+def test_a_name_that_no_contract_has_is_refused_before_receipts_are_read(
+    samebits: Any, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise ValueError("receipts were read")
+
+    monkeypatch.setattr(status, "standings", read)
+    assert "receipts were read" in samebits("contract", command, "softmax").err
+    ran = samebits("contract", command, "softmx")
+    assert ran.code == 2 and ran.out == "" and "no contract is called 'softmx'" in ran.err and "softmax" in ran.err

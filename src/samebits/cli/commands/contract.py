@@ -137,8 +137,9 @@ def status(
 
     check_words(None, backend)
     known, store = trusted_components(components, trust), store_of(receipts, components)
+    wanted = chosen(names, known)
     found = standings(known, store)
-    shown = {name: found[name] for name in chosen(names, known)}
+    shown = {name: found[name] for name in wanted}
     if mutants:
         raise typer.Exit(print_mutants({name: known[name] for name in shown}, shown, as_json))
     whole = {each: effective_levels(found, known, each) for each in ("cpu", "triton")}
@@ -162,8 +163,9 @@ def audit(
     from samebits.checker.status import holes, standings
 
     known = trusted_components(components, trust)
+    wanted = chosen(names, known)
     found = standings(known, store_of(receipts, components))
-    broken = [each for each in holes(known, found) if not names or each.contract in chosen(names, known)]
+    broken = [each for each in holes(known, found) if not names or each.contract in wanted]
     waiting = _planned() if components is None and not names else {}
     if as_json:
         print_json(
@@ -173,7 +175,7 @@ def audit(
             }
         )
     else:
-        print_holes(chosen(names, known), found, broken, waiting)
+        print_holes(wanted, found, broken, waiting)
     raise typer.Exit(1 if broken else 0)
 
 
