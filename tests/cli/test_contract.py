@@ -10,6 +10,7 @@ import pytest
 
 import samebits.ops
 from samebits.checker import status
+from samebits.cli.commands import contract
 
 SOFTMAX = Path(samebits.ops.__path__[0]) / "softmax" / "contract.yaml"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "components"
@@ -102,3 +103,21 @@ def test_a_name_that_no_contract_has_is_refused_before_receipts_are_read(
     assert "receipts were read" in samebits("contract", command, "softmax").err
     ran = samebits("contract", command, "softmx")
     assert ran.code == 2 and ran.out == "" and "no contract is called 'softmx'" in ran.err and "softmax" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("names", "drawn"), [((), {"kv_cache"}), (("gradient_accumulation",), {"gradient_accumulation"})]
+)
+def test_level_three_is_drawn_where_it_is_required_or_asked_for(
+    samebits: Any, names: tuple[str, ...], drawn: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A contract that requires level 2 says so because thousands of its calls take hours."""
+    found: list[str] = []
+
+    def listed(work: list[Any], *_: Any) -> list[Any]:
+        found.extend(task.component.name for task in work)
+        return []
+
+    monkeypatch.setattr(contract, "_run", listed)
+    samebits("contract", "prove", *names, "--level", "3", "--backend", "cpu", "--receipts", str(tmp_path / "none"))
+    assert {"kv_cache", "gradient_accumulation"} & set(found) == drawn
