@@ -88,6 +88,19 @@ def test_what_is_run_is_written_down_and_replayed(own: Path) -> None:
     assert [each["standing"] for each in shown["receipts"]] == [FRESH]
 
 
+def test_collecting_stale_receipts_leaves_those_that_count(own: Path) -> None:
+    """And the other way round: those that count replace stale ones."""
+    current = Store(own / "receipts").read(NAME)
+    Store(own / "old").write([replace(each, sources={**each.sources, "kernel": "0" * 32}) for each in current])
+    before = (own / "receipts" / f"{NAME}.jsonl").read_bytes()
+    ran = samebits("contract", "collect", "old", "--components", "components", "--receipts", "receipts", cwd=own)
+    assert ran.returncode == 0 and f"; {len(current)} stale ones left where newer ones count" in ran.stdout, ran.stderr
+    assert (own / "receipts" / f"{NAME}.jsonl").read_bytes() == before
+    ran = samebits("contract", "collect", "receipts", "--components", "components", "--receipts", "old", cwd=own)
+    assert ran.returncode == 0 and "stale" not in ran.stdout, ran.stderr
+    assert (own / "old" / f"{NAME}.jsonl").read_bytes() == before
+
+
 def lines_of(own: Path) -> tuple[Path, list[str]]:
     path = own / "receipts" / f"{NAME}.jsonl"
     return path, path.read_text().splitlines()

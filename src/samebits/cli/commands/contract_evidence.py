@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,9 @@ from samebits.cli.commands.contract_components import (
 )
 from samebits.cli.console import VERDICT_STYLES, Json, output, print_json, progress
 from samebits.contracts.store import Store
+
+if TYPE_CHECKING:
+    from samebits.contracts.receipts import Receipt
 
 STYLES = {"reproduced": "green", "false": "bold red", **VERDICT_STYLES}
 
@@ -89,16 +92,33 @@ def collect(
     components: Components = None,
     receipts: Receipts = None,
 ) -> None:
-    """Take over receipts of another machine; edited ones are refused. Example: [bold]contract collect h200[/bold]"""
+    """Take over receipts of another machine; edited ones are refused. Example: [bold]contract collect h200[/bold]
+
+    A receipt here that counts stays where the other's is stale."""
+    from samebits.checker.present import Present
+    from samebits.contracts.receipts import compared
+
     if not folder.is_dir():
         raise ValueError(f"collect: {folder} is not a folder; pass a folder of receipts")
+    known = known_components(components)
     theirs, store = Store(folder), store_of(receipts, components, writes=True)
-    taken = [receipt for name in known_components(components) for receipt in theirs.read(name)]
-    if not taken:
+    given = [receipt for name in known for receipt in theirs.read(name)]
+    if not given:
         raise ValueError(f"collect: {folder} has no receipt of a known contract")
+    present = Present(known)
+    ours = {receipt.key: receipt for name in known for receipt in store.read(name)}
+
+    def better(receipt: Receipt) -> bool:
+        held = ours.get(receipt.key)
+        if held is None or compared(receipt, present.of(receipt)).counts:
+            return True
+        return not compared(held, present.of(held)).counts
+
+    taken = [receipt for receipt in given if better(receipt)]
     store.write(taken)
-    machines = ", ".join(dict.fromkeys(receipt.machine for receipt in taken))
-    print(f"{len(taken)} receipts of {machines} taken over into {store.folder}")
+    machines = ", ".join(dict.fromkeys(receipt.machine for receipt in given))
+    stayed = f"; {len(given) - len(taken)} stale ones left where newer ones count" if len(taken) < len(given) else ""
+    print(f"{len(taken)} receipts of {machines} taken over into {store.folder}{stayed}")
 
 
 def sign(
