@@ -192,6 +192,7 @@ def test_every_command_was_asked() -> None:
 
     names = set(typer.main.get_group(app).commands)
     asked = {
+        "bench",
         "check",
         "reveal",
         "plan",
