@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from samebits.bench.cases import Case, Planned, Setting
+from samebits.bench.cases import Case, Function, Planned, Setting
 from samebits.bench.measuring import DIFFERS, HOLDS, UNJUDGED, Line, measured, summaries
 from samebits.bench.planning import DEFAULTS, PLANNERS, Sizes, planned
 from samebits.bench.plot import svg
@@ -67,12 +67,12 @@ def faulty(x: torch.Tensor) -> torch.Tensor:
     return x * (1.0 + 2**-23 * (len(x) > 1))
 
 
-def case_of(ours: object, theirs: object) -> Planned:
+def case_of(ours: Function, theirs: Function | None) -> Planned:
     def make(setting: Setting) -> Case:
         x = setting.random(4, 8)
-        calls = {} if theirs is None else {"other": [partial(theirs, x)]}  # type: ignore[arg-type]
-        alone = partial(ours, x[:1])  # type: ignore[arg-type]
-        whole = partial(ours, x)  # type: ignore[arg-type]
+        calls = {} if theirs is None else {"other": [partial(theirs, x)]}
+        alone = partial(ours, x[:1])
+        whole = partial(ours, x)
         return Case(ours=[whole], theirs=calls, parts=lambda: (alone(), whole()[:1]), work=1.0, unit="GB/s")
 
     return Planned("planted", "none", "4x8", 4, make)
@@ -89,7 +89,7 @@ def test_nothing_is_timed_where_bits_differ() -> None:
 
 
 @pytest.mark.parametrize("theirs", [None, refusing])
-def test_without_an_alternative_nothing_is_judged(theirs: object) -> None:
+def test_without_an_alternative_nothing_is_judged(theirs: Function | None) -> None:
     (line,) = lines_of([case_of(torch.clone, theirs)])
     assert line.bits == UNJUDGED and line.ratio is None
     assert ("other: no kernel for these sizes" in line.detail) == (theirs is refusing)

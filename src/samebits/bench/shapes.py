@@ -8,6 +8,7 @@ from typing import Final
 
 from samebits.model.config import ModelConfig
 from samebits.model.json_file import read_json
+from samebits.model.presets import PRESETS
 
 MODELS: Final[dict[str, ModelConfig]] = {
     "llama-3-8b": ModelConfig(
@@ -44,16 +45,7 @@ MODELS: Final[dict[str, ModelConfig]] = {
         max_position_embeddings=40960,
         use_qk_norm=True,
     ),
-    "smollm2-135m": ModelConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        head_dim=64,
-        intermediate_size=1536,
-        max_position_embeddings=8192,
-    ),
+    "smollm2-135m": PRESETS["135m"],
 }
 
 
