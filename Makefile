@@ -44,19 +44,20 @@ test: lint
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
 		-m "not long" --ignore=tests/long -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-# Sweeps that take too long for every change.
+# Sweeps that take too long for every change: about two hours.
 test-long: $(VENV)/.docs
-	$(BIN)/python -m pytest -m long
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m long --numprocesses 2 --dist worksteal
 
 # Renews the receipts that a change made stale: levels 1 to 4 of every contract, hours on two processes.
 prove: $(READY)
 	$(BIN)/samebits contract prove --jobs 2
 	$(BIN)/samebits contract status
 
-# From the source tree, building the native library in place; skips with a reason where there is no GPU.
+# From the source tree, building the native library in place; skips with a reason where there is no GPU. As many processes
+# as cores judge at once: with a thread for every core in each they would wait for each other.
 test-gpu:
 	PYTHONPATH=src $(GPU_PYTHON) -m samebits.native.build
-	PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu --numprocesses 8 --dist loadgroup
+	PYTHONPATH=src OMP_NUM_THREADS=2 $(GPU_PYTHON) -m pytest tests/gpu --numprocesses 8 --dist loadgroup
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py --record

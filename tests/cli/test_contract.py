@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import samebits.ops
 from samebits.checker import status
@@ -27,6 +31,18 @@ def test_validate_names_file_line_and_id(samebits: Any, tmp_path: Path) -> None:
     assert ran.code == 1 and "'SM-D99' is not an id of domains" in ran.out and f"{broken}:" in ran.out
     shown = json.loads(samebits("contract", "validate", str(broken), "--json").out)
     assert shown["problems"][0]["line"] > 1
+
+
+@pytest.mark.parametrize(("asked", "jobs"), [(None, 1), (None, 1000), ("3", 2)])
+def test_jobs_share_the_cores(monkeypatch: pytest.MonkeyPatch, asked: str | None, jobs: int) -> None:
+    """Each its part, at least one thread, in the processes that it starts too; what the user set stays."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=contract._share_cores, initargs=(jobs,)) as pool:
+        threads, variable = pool.submit(torch.get_num_threads).result(), pool.submit(os.getenv, "OMP_NUM_THREADS")
+        expected = int(asked) if asked else max(1, len(os.sched_getaffinity(0)) // jobs)
+        assert threads == expected and variable.result() == str(expected)
 
 
 def test_a_weaker_contract_is_breaking(samebits: Any, tmp_path: Path) -> None:

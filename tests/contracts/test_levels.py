@@ -44,6 +44,10 @@ def test_every_required_level_is_reached() -> None:
     }
     assert reached == wanted, "\n".join(["", *shortfalls(found)])
     assert all(level < required[name][each] for name, levels in behind.items() for each, level in levels.items())
+    # Asked for one contract, the answer is the same, with all that it depends on and nothing else.
+    part = standings(known, Store(shipped("receipts")), ["lm_head"])
+    assert {"lm_head", "matmul"} <= part.keys() < found.keys() and "adamw" not in part
+    assert part == {name: found[name] for name in part}
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from samebits.checker import OPERATORS, reveal
+from samebits.contracts.store import Store
 from samebits.native.launch_numbers import launching
 from samebits.numerics.adder import HOPPER, HOPPER_FLOAT16, fused_chain
 from samebits.numerics.bits import compare
@@ -51,6 +52,7 @@ def promised(component: str) -> list[str]:
 
 
 PROMISED = {component: promised(component) for component in COMPONENTS}
+RECEIPTS = Path(__file__).parents[2] / "receipts"
 Findings = list[dict[str, Any]]
 
 
@@ -68,6 +70,17 @@ def judged(component: str, promise: str, formats: Sequence[str] = FORMATS) -> Fi
     return findings
 
 
+def longest_first() -> list[tuple[str, str]]:
+    """Every operator with every promise, by what the receipts say it took: none is left to run alone at the end."""
+    took: dict[tuple[str, str], float] = {}
+    for component in COMPONENTS:
+        for (_, level, by), seconds in Store(RECEIPTS).seconds(component).items():
+            pair = component, by.rpartition(":")[2]
+            took[pair] = took.get(pair, 0.0) + (seconds if level == 2 else 0.0)
+    pairs = [(component, promise) for component in COMPONENTS for promise in PROMISED[component]]
+    return sorted(pairs, key=lambda pair: -took.get(pair, 0.0))
+
+
 @pytest.fixture(scope="module")
 def reports() -> Iterator[dict[tuple[str, str], list[Future[Findings]]]]:
     """All findings, on their way: compiling is most of the work, and the processor has cores for it."""
@@ -76,12 +89,7 @@ def reports() -> Iterator[dict[tuple[str, str], list[Future[Findings]]]]:
             # Most kernels are compiled here: a process a format, and before all others.
             ("attention", "tile"): [pool.submit(judged, "attention", "tile", (each,)) for each in FORMATS]
         }
-        # By promise, so that not all processes of an operator compile its kernels at the same time.
-        pairs = sorted(
-            ((promise, component) for component in COMPONENTS for promise in PROMISED[component]),
-            key=lambda pair: pair[0],
-        )
-        for promise, component in pairs:
+        for component, promise in longest_first():
             if (component, promise) not in found:
                 found[component, promise] = [pool.submit(judged, component, promise)]
         yield found

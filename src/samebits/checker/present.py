@@ -183,7 +183,10 @@ class Present:
     def _reach(self, modules: Iterable[str], backend: str, own: Component | None = None) -> frozenset[Path]:
         """Files of modules and their imports; with `own`, no contract's folder but that of this one is entered."""
         key = (tuple(modules), backend, own.name if own else "")
-        if key not in self._reached:
+        if key not in self._reached and len(key[0]) > 1:
+            # Many obligations name the same few modules: what each reaches is found once.
+            self._reached[key] = frozenset().union(*(self._reach([each], backend, own) for each in key[0]))
+        elif key not in self._reached:
             within = (lambda file: file.parent == own.folder or not has_contract(file.parent)) if own else bool
             found = self.tree.reached(key[0], backend.split(", "), within=within, without=self._build)
             self._reached[key] = frozenset(found)

@@ -4,7 +4,7 @@ Reads and computes; runs no obligation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from samebits.checker.present import Present
@@ -67,10 +67,15 @@ class ContractStanding:
         return min(self.on(backend), key=lambda each: (not each.failed, each.level), default=None)
 
 
-def standings(components: Mapping[str, Component], store: Store) -> dict[str, ContractStanding]:
-    """Every contract's standing."""
+def standings(
+    components: Mapping[str, Component], store: Store, names: Iterable[str] | None = None
+) -> dict[str, ContractStanding]:
+    """Every contract's standing, or only of these and of all that they depend on."""
     found, present = {}, Present(components)
+    wanted = {*components} if names is None else _with_dependencies(components, names)
     for name, component in components.items():
+        if name not in wanted:
+            continue
         contract, shelf = component.contract(), store.look(name)
         beside = tuple(compared(each, present.of(each)) for each in shelf.receipts)
         each = tuple(
@@ -87,6 +92,16 @@ def standings(components: Mapping[str, Component], store: Store) -> dict[str, Co
             false=shelf.false,
             outdated=shelf.outdated,
         )
+    return found
+
+
+def _with_dependencies(components: Mapping[str, Component], names: Iterable[str]) -> set[str]:
+    found, waiting = set[str](), list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in components and name not in found:
+            found.add(name)
+            waiting += components[name].contract().depends_on
     return found
 
 

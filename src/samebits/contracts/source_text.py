@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import resolve_name
@@ -43,9 +42,9 @@ def _read(file: Path, modified: int) -> SourceText:
     if file.suffix in PYTHON:
         tree = ast.parse(text)
         # The module's own package is not known here: relative imports keep their dots.
-        said: list[str] = []
-        _python(tree, said)
-        return SourceText(_digest("\n".join(said)), tuple(dict.fromkeys(_imports(tree))))
+        said, named = list[str](), list[str]()
+        _python(tree, said, named)
+        return SourceText(_digest("\n".join(said)), tuple(dict.fromkeys(named)))
     return SourceText(_digest(cpp_text(text)), tuple(_INCLUDE.findall(text)))
 
 
@@ -53,21 +52,24 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _python(node: ast.AST, said: list[str]) -> None:
-    """A node by its kind and what is set in it. Fields that are empty are left out: versions of Python add some."""
+def _python(node: ast.AST, said: list[str], named: list[str]) -> None:
+    """A node by its kind and what is set in it, and what it imports. Fields that are empty are left out: versions of
+    Python add some."""
     said.append(type(node).__name__)
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        named += _imported(node)
     for name in node._fields:
         value = getattr(node, name, None)
         if isinstance(value, ast.AST):
             said.append(name)
-            _python(value, said)
+            _python(value, said, named)
         elif isinstance(value, list):
             for each in value:
                 if not isinstance(each, ast.AST):
                     said.append(f"{name}[{each!r}]")
                 elif not _says_nothing(each, node):
                     said.append(name)
-                    _python(each, said)
+                    _python(each, said, named)
         elif value is not None and name not in _NO_MEANING:
             said.append(f"{name}={type(value).__name__} {value!r}")
     said.append(".")
@@ -81,13 +83,11 @@ def _says_nothing(node: ast.AST, within: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = "." * node.level + (node.module or "")
-            yield from (f"{base}:{alias.name}" for alias in node.names)
+def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    base = "." * node.level + (node.module or "")
+    return [f"{base}:{alias.name}" for alias in node.names]
 
 
 def absolute(name: str, package: str) -> str:

@@ -4,6 +4,7 @@ prove makes receipts, status and audit read them, replay runs them again; the fi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,13 +120,23 @@ def _run(
             yield task, attempt(task, known, seed)
         return
     # A fresh interpreter each: threads and a GPU do not survive a fork.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_share_cores, initargs=(jobs,)) as pool:
         running = {pool.submit(attempt, task, known, seed): task for task in work}
         for future in as_completed(running):
             try:
                 yield running[future], future.result()
             except BrokenProcessPool as error:
                 yield running[future], [f"{running[future]}: could not be judged: its process ended: {error}"]
+
+
+def _share_cores(jobs: int) -> None:
+    """In a job: its part of the cores, and no more for the processes that it starts. Threads of sixteen jobs that all
+    want sixteen cores wait for each other most of the time."""
+    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    import torch
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 def _required(task: Task) -> int:
@@ -151,7 +162,7 @@ def status(
     check_words(None, backend)
     known, store = trusted_components(components, trust), store_of(receipts, components)
     wanted = chosen(names, known)
-    found = standings(known, store)
+    found = standings(known, store, wanted)
     shown = {name: found[name] for name in wanted}
     if mutants:
         raise typer.Exit(print_mutants({name: known[name] for name in shown}, shown, as_json))

@@ -48,7 +48,8 @@ def replay(
         raise ValueError(f"replay: sample={sample}, seconds={seconds}; allowed: at least 1, more than 0")
     known = trusted_components(components, trust)
     wanted = chosen(names, known)
-    found = {name: each for name, each in standings(known, store_of(receipts, components)).items() if name in wanted}
+    standing = standings(known, store_of(receipts, components), wanted)
+    found = {name: each for name, each in standing.items() if name in wanted}
     listed = candidates(known, [one for each in found.values() for one in each.receipts])
     edited = [line for each in found.values() for line in each.false]
     done: list[Replay] = []
