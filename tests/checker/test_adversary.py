@@ -9,7 +9,11 @@ import math
 import os
 import signal
 import socket
+import subprocess
+import tempfile
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,15 +22,16 @@ from tests.checker.kernels import FOLDER, faulty, name, sound
 from torch import Tensor
 
 import samebits as sb
-from samebits.checker.adversary import Request, examine, origin_of_text
+from samebits.checker.adversary import Request, examine, origin_of_text, processes
 from samebits.checker.adversary.coverage import Coverage
+from samebits.checker.adversary.frames import BrokenPipeMessageError, receive, send
 from samebits.checker.adversary.layouts import laid_out
 from samebits.checker.adversary.nearness import any_order
 from samebits.checker.adversary.pool import KINDS, MIXED, kinds_of
 from samebits.checker.adversary.stranger_process import fork_for
 from samebits.checker.adversary.trial import Trial, arrangement, parse_trial
 from samebits.checker.targets import OPERATORS
-from samebits.records.report import Report, Verdict
+from samebits.records.report import Report, UnjudgedError, Verdict
 
 MATMUL = FOLDER / "matmul.py"
 
@@ -49,6 +54,73 @@ def test_a_sound_kernel_is_not_accused(target: str) -> None:
     report = checked(target, None, seconds=2.0)
     assert report.verdict is not Verdict.DOES_NOT_HOLD, report.findings
     assert {finding.promise for finding in report.findings} >= {"repeat", "batch", "accuracy"}
+
+
+# As anyone writes it: the largest logit is subtracted, and torch differentiates all of it.
+PLAIN_LOSS = """
+import torch
+
+def {name}(hidden, weight, {ids}):
+    logits = {logits}
+    logits = logits - logits.amax(-1, keepdim=True)
+    own = logits.gather(1, {ids}.clamp(min=0)[:, None])[:, 0]
+    loss = logits.exp().sum(-1).log() - own
+    return {sign}torch.where({ids} < 0, 0.0, loss)
+"""
+
+
+@pytest.mark.parametrize(("like", "ids", "sign"), [("selected_logprob", "ids", "-"), ("cross_entropy", "targets", "")])
+def test_a_plain_loss_is_as_near_as_it_can_be(tmp_path: Path, like: str, ids: str, sign: str) -> None:
+    """Its sum has an order of its own, and rounding flows back through the maximum. Logits of bfloat16 are too far."""
+    sound, rounded = "hidden.float() @ weight.float().T", "(hidden.bfloat16() @ weight.bfloat16().T).float()"
+    for title, logits, holds in (("sound", sound, True), ("rounded", rounded, False)):
+        file = tmp_path / f"{title}.py"
+        file.write_text(PLAIN_LOSS.format(name=title, logits=logits, ids=ids, sign=sign))
+        request = Request(
+            origin=origin_of_text(f"{file}:{title}"), like=like, promises=("accuracy",), seconds=6.0, shrink_seconds=0.5
+        )
+        (finding,) = examine(request, OPERATORS).findings
+        assert finding.verdict is (Verdict.HOLDS if holds else Verdict.DOES_NOT_HOLD), finding.detail
+    case = "1x35x53 seed=2 shared=integers"
+    (known,) = sb.check(f"{FOLDER / 'sound.py'}:logprob_plain", "selected_logprob", case=case).findings
+    assert known.verdict is Verdict.HOLDS, known.detail
+
+
+@pytest.mark.parametrize("starved", [True, False])
+def test_waiting_for_a_core_is_no_hanging(monkeypatch: pytest.MonkeyPatch, starved: bool) -> None:
+    """An answer after 2.5 seconds where one is allowed: of a process that could not run, or of one that slept."""
+    if starved:
+        monkeypatch.setattr(processes, "_running", lambda pid: (True, 0.0))
+    here, there = socket.socketpair()
+
+    def answer() -> None:
+        header, _ = receive(there)
+        time.sleep(2.5)
+        with suppress(BrokenPipeMessageError):
+            send(there, {"number": header["number"]}, {})
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    with tempfile.TemporaryFile() as log, subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        worker = processes.Worker(here, process.pid, process.wait, log)
+        if starved:
+            assert worker.ask({}, {}, 1.0) == ({}, {})
+        else:
+            with pytest.raises(UnjudgedError, match="hangs: a call took more than 1 s and was ended"):
+                worker.ask({}, {}, 1.0)
+        worker.end()
+    answering.join()
+
+
+def test_what_runs_and_what_sleeps_are_told_apart() -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeping, subprocess.Popen(["sh", "-c", "while :; do :; done"]) as busy:
+        deadline = time.monotonic() + 60
+        while processes._running(busy.pid)[1] < 0.2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        found = processes._running(busy.pid), processes._running(sleeping.pid)
+        sleeping.kill()
+        busy.kill()
+    assert found[0][0] and found[0][1] >= 0.2 and not found[1][0] and found[1][1] < 0.1
 
 
 def test_there_are_enough_of_both() -> None:

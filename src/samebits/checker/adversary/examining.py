@@ -16,7 +16,7 @@ from samebits.checker.adversary.likeness import candidates
 from samebits.checker.adversary.one_order import judge_order
 from samebits.checker.adversary.origins import Origin
 from samebits.checker.adversary.probing import Probed, probe
-from samebits.checker.adversary.processes import Stranger
+from samebits.checker.adversary.processes import MOST_BUSY, Stranger
 from samebits.checker.adversary.search import Search, named_sizes
 from samebits.checker.adversary.shrinking import Shrinker
 from samebits.checker.adversary.situations import PROMISES, Ways, ways_of
@@ -33,7 +33,6 @@ SECONDS = 30.0
 THOROUGH_SECONDS = 600.0
 SHRINK_SECONDS = 10.0
 OTHER_HASH_SEED = 20011
-MOST_BUSY = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import os
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -31,12 +32,14 @@ from samebits.records.report import UnjudgedError
 
 IMPORT_SECONDS = 120.0
 FIRST_CALL_SECONDS = 45.0
-LATER_CALL_SECONDS = 15.0
+LATER_CALL_SECONDS = 30.0
 # What torch imports when a custom operator is first differentiated or watched: once here, not once in every fork.
 LATE_IMPORTS = ("sympy", "torch._dynamo")
 FORK_HINT = "; it ran in a fork of this process, which libraries may not survive: put it where it can be imported"
 PATIENCE = 50
 """A call may take so many times what it should by its size."""
+MOST_BUSY = 4.0
+"""How many times longer than on an idle machine anything is waited for."""
 
 
 @dataclass(slots=True)
@@ -62,6 +65,7 @@ class Worker:
         number = secrets.token_hex(8)
         try:
             send(self.pipe, {**header, "number": number}, arrays)
+            self._await(seconds)
             answer, results = receive(self.pipe, seconds)
         except LateError:
             self.end()
@@ -76,6 +80,20 @@ class Worker:
             raise UnjudgedError(answer["unjudged"])
         self.calls += 1
         return answer, results
+
+    def _await(self, seconds: float) -> None:
+        """Until an answer begins, or a LateError. Time in which the process is ready to run and others have the cores
+        does not count; but a function with a thousand threads of its own is not waited for for ever."""
+        started = last = time.monotonic()
+        spent, allowed, left = _running(self.pid)[1], seconds, seconds
+        while not select.select([self.pipe], [], [], min(left, 1.0))[0]:
+            now, (ready, computed) = time.monotonic(), _running(self.pid)
+            if ready:
+                allowed += max(0.0, now - last - (computed - spent))
+            last, spent = now, computed
+            left = started + min(allowed, MOST_BUSY * seconds) - now
+            if left <= 0:
+                raise LateError
 
     def _death(self, words: str) -> str:
         status = self._reap()
@@ -115,6 +133,15 @@ class Worker:
             os.kill(self.pid, signal.SIGKILL)
         with contextlib.suppress(OSError, ValueError):
             self.wait()
+
+
+def _running(pid: int) -> tuple[bool, float]:
+    """Whether a process is ready to run now, and the seconds that it has computed so far."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False, 0.0
+    return fields[0] == "R", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _alive(pid: int) -> bool:
