@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from samebits import native, ops
+from samebits.cli import main
 from samebits.native.launch_numbers import launching
 from samebits.ops._cpu.elements import ElementKernels
 from samebits.parity import portable
@@ -188,9 +189,13 @@ def test_the_command_without_a_gpu_judges_nothing() -> None:
         (("--portable", "--instruction-set", "abacus"), "cannot run on this CPU"),
     ],
 )
-def test_the_command_refuses_what_makes_no_sense(arguments: tuple[str, ...], message: str) -> None:
-    found = run(*arguments)
-    assert found.returncode == 2 and message in found.stderr and len(found.stderr.splitlines()) == 1
+def test_the_command_refuses_what_makes_no_sense(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", *arguments])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and message in said and len(said.splitlines()) == 1
 
 
 def test_replay_is_the_same_as_comparing_group_by_group() -> None:
