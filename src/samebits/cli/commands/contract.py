@@ -130,13 +130,14 @@ def _run(
 
 
 def _share_cores(jobs: int) -> None:
-    """In a job: its part of the cores, and no more for the processes that it starts. Threads of sixteen jobs that all
-    want sixteen cores wait for each other most of the time."""
-    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    """In a job: its part of the cores, and no more for the processes that it starts, unless the user said how many.
+    Threads of sixteen jobs that all want sixteen cores wait for each other most of the time."""
     import torch
 
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    if "OMP_NUM_THREADS" not in os.environ:
+        threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        torch.set_num_threads(threads)
 
 
 def _required(task: Task) -> int:
