@@ -44,7 +44,7 @@ test: lint
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
 		-m "not long" --ignore=tests/long -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-# Sweeps that take too long for every change: about two hours.
+# Sweeps that take too long for every change: hours.
 test-long: $(VENV)/.docs
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m long --numprocesses 2 --dist worksteal
 

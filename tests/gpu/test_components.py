@@ -29,6 +29,7 @@ from samebits.ops.rmsnorm import rmsnorm
 from samebits.parity.faults import FAULTS
 from samebits.parity.gate import PROMISES, gate
 from samebits.records.report import Verdict
+from samebits.records.shipped import shipped
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, none is visible"),
@@ -52,7 +53,6 @@ def promised(component: str) -> list[str]:
 
 
 PROMISED = {component: promised(component) for component in COMPONENTS}
-RECEIPTS = Path(__file__).parents[2] / "receipts"
 Findings = list[dict[str, Any]]
 
 
@@ -74,7 +74,7 @@ def longest_first() -> list[tuple[str, str]]:
     """Every operator with every promise, by what the receipts say it took: none is left to run alone at the end."""
     took: dict[tuple[str, str], float] = {}
     for component in COMPONENTS:
-        for (_, level, by), seconds in Store(RECEIPTS).seconds(component).items():
+        for (_, level, by), seconds in Store(shipped("receipts")).seconds(component).items():
             pair = component, by.rpartition(":")[2]
             took[pair] = took.get(pair, 0.0) + (seconds if level == 2 else 0.0)
     pairs = [(component, promise) for component in COMPONENTS for promise in PROMISED[component]]
