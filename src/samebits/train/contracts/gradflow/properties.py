@@ -12,17 +12,25 @@ from samebits.ops.rmsnorm.check import SPECS
 from samebits.ops.rounding import FLOAT32_ROUNDOFF
 from samebits.train.contracts.gradflow.reference import effect64
 
-THERE_AND_BACK = 2
-"""The pass back has the sums of the pass there, of the same lengths: as much again is allowed for it."""
-
 
 def reaches_every_tensor(call: Call, tolerance: Tolerance) -> str:
-    """Every weight tensor of every layer has a finite gradient with an element that is not 0."""
+    """Every weight tensor of every layer has a finite gradient with an element that is not 0.
+
+    Where a softmax is decided wholly, what reaches queries and keys may be smaller than its own rounding, and 0."""
+    empty = []
     for name, gradient in cut(call.output).items():
         if not bool(gradient.isfinite().all()):
             return f"the gradient of {name} is not finite"
         if not bool((gradient != 0).any()):
-            return f"the gradient of {name} is 0 everywhere; allowed: an element that is not"
+            empty.append(name)
+    if not empty:
+        return ""
+    exact = call.reference(*call.arguments.values())
+    effects, expected = cut(effect64(call.arguments, exact)), cut(exact)
+    for name in empty:
+        largest, lost = float(expected[name].abs().amax()), float(effects[name].amax())
+        if largest > lost:
+            return f"the gradient of {name} is 0 everywhere; in float64 {largest:.2e}, off by {lost:.2e} from rounding"
     return ""
 
 
@@ -31,7 +39,7 @@ def matches_float64(call: Call, tolerance: Tolerance) -> str:
     exact = call.reference(*call.arguments.values())
     effects, expected = cut(effect64(call.arguments, exact)), cut(exact)
     for name, gradient in cut(call.output).items():
-        allowed = THERE_AND_BACK * effects[name].amax()
+        allowed = effects[name].amax()
         wrong = difference(gradient, expected[name], tolerance, allowed=allowed, words=f"gradient of {name}")
         if wrong:
             return wrong

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from samebits.model.contracts.drawn_rounding import DRAWS, Drawn, Exact
+from samebits.model.contracts.drawn_rounding import DRAWS, Exact
 from samebits.model.contracts.model_forward.reference import EXACT, logits64, norm64
 from samebits.model.contracts.small_model import cut, joined
+from samebits.train.contracts.gradflow.rounding_back import DrawnThereAndBack
 
 
 def gradients64(ids: Tensor, targets: Tensor, upstream: Tensor, weights: Tensor, *, rounding: Exact = EXACT) -> Tensor:
@@ -22,7 +23,7 @@ def gradients64(ids: Tensor, targets: Tensor, upstream: Tensor, weights: Tensor,
 
 def effect64(arguments: dict[str, Tensor], exact: Tensor) -> Tensor:
     """How far rounding carried each gradient, the larger of some draws."""
-    drawn = (gradients64(*arguments.values(), rounding=Drawn(seed)) for seed in range(DRAWS))
+    drawn = (gradients64(*arguments.values(), rounding=DrawnThereAndBack(seed)) for seed in range(DRAWS))
     return torch.stack([(each - exact).abs() for each in drawn]).amax(0)
 
 
