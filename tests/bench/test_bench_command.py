@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,23 @@ def test_bits_decide_the_exit_code(
 ) -> None:
     """Planted: a case whose bits differ, or that cannot run."""
     line = measuring.Line("linear", "m", "1x1", 1, bits, detail="why")
-    monkeypatch.setattr(measuring, "measured", lambda *_: iter([line]))
+    monkeypatch.setattr(measuring, "measured", lambda cases, *_: iter([line] * len(cases)))
     found, out, _ = ran(capsys, "linear", "--model", config, *QUICK)
     assert found == code and bits in out and "why" in out
+
+
+def test_what_was_measured_outlives_an_interruption(
+    capsys: pytest.CaptureFixture[str], config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(*_: object) -> Iterator[measuring.Line]:
+        yield measuring.Line("linear", "m", "1x1", 1, "holds", seconds={"samebits": 1.0, "torch": 2.0}, speed=1.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "measured", interrupted)
+    code, out, _ = ran(capsys, "linear", "--model", config, *QUICK, "--record", str(tmp_path / "record.json"))
+    document = json.loads((tmp_path / "record.json").read_text())
+    assert code == 130 and "interrupted: 1 of 5 cases were measured" in out
+    assert document["planned"] == 5 and [each["ratio"] for each in document["cases"]] == [2.0]
 
 
 @pytest.mark.parametrize(
@@ -73,6 +88,10 @@ def test_bits_decide_the_exit_code(
         (("--device", "tpu"), "--device is 'tpu'; allowed: cpu, cuda"),
         (("--record", "absent/x.json"), "absent/x.json: no such folder"),
         (("--rows", "0"), "--rows"),
+        (
+            ("--all-sizes", "--device", "cpu"),
+            "--all-sizes on cpu: these are sizes of a GPU; allowed here: --rows",
+        ),
     ],
 )
 def test_what_is_refused(

@@ -33,9 +33,13 @@ class Defaults:
 
 
 DEFAULTS: Final[dict[str, Defaults]] = {
-    "cuda": Defaults(tuple(MODELS), torch.bfloat16, tuple(sorted(POWERS + ODD)), (1024, 4096, 16384), DECODED),
+    "cuda": Defaults(
+        ("llama-3-8b", "smollm2-135m"), torch.bfloat16, (1, 7, 64, 512, 4096), (1024, 4096, 16384), DECODED[::2]
+    ),
     "cpu": Defaults(("smollm2-135m",), torch.float32, (1, 16, 256), (256,), ((1, 1024),)),
 }
+ALL_SIZES: Final = Defaults(tuple(MODELS), torch.bfloat16, tuple(sorted(POWERS + ODD)), (1024, 4096, 16384), DECODED)
+"""Hundreds of cases an operator, for a record: on a GPU."""
 
 Planner = Callable[[str, ModelConfig, "Sizes"], list[Planned]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from rich.table import Table
 
 from samebits.cli.console import Json, output, print_json, progress_bar
+from samebits.cli.errors import INTERRUPTED
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +40,7 @@ def bench(
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: the GPU, where one can be used.")] = None,
     seconds: Annotated[float, typer.Option(help="Of one measurement of one side.", min=0.001)] = 0.05,
+    all_sizes: Annotated[bool, typer.Option("--all-sizes", help="On a GPU: every model and size; long.")] = False,
     rounds: Annotated[int, typer.Option(help="Turns of ours and theirs; a figure is their median.", min=1)] = 5,
     record: Annotated[Path | None, typer.Option(help="A JSON file to write.")] = None,
     plot: Annotated[Path | None, typer.Option(help="An SVG to write: ratios by size.")] = None,
@@ -47,13 +50,13 @@ def bench(
     """Measure operators beside the best alternative: cuBLAS, cuDNN, flash attention, torch.compile, or torch on a CPU.
 
     Bits come first: a part computed alone must equal the same part of the whole, or nothing is timed (exit 1).
-    A ratio above 1: samebits is faster.
+    A ratio above 1: samebits is faster. Interrupted, it shows and records what was measured until then.
 
     Example: [bold]samebits bench linear rmsnorm --model smollm2-135m --rows 1 --rows 64[/bold]"""
 
     from samebits.bench.cases import Setting
     from samebits.bench.measuring import measured
-    from samebits.bench.planning import DEFAULTS, TOKENS_AT_ONCE, Sizes, planned
+    from samebits.bench.planning import ALL_SIZES, DEFAULTS, TOKENS_AT_ONCE, Sizes, planned
     from samebits.bench.shapes import read_model
     from samebits.records.durable import put_in_one_move
 
@@ -61,7 +64,9 @@ def bench(
         if each is not None and not each.resolve().parent.is_dir():
             raise ValueError(f"bench: {each}: no such folder; allowed: a file in a folder that exists")
     place = _device(device)
-    usual = DEFAULTS[place.type]
+    if all_sizes and place.type != "cuda":
+        raise ValueError(f"bench: --all-sizes on {place}: these are sizes of a GPU; allowed here: --rows, --tokens")
+    usual = ALL_SIZES if all_sizes else DEFAULTS[place.type]
     models = dict(map(read_model, model or usual.models))
     sizes = Sizes(
         rows=tuple(rows or usual.rows),
@@ -74,13 +79,9 @@ def bench(
     if dry_run:
         _print_plan(cases, setting, seconds * rounds, as_json)
         return
-    lines: list[Line] = []
     load = os.getloadavg()[0]
-    with progress_bar(f"measuring on {place}", len(cases)) as tell:
-        for line in measured(cases, setting, seconds, rounds):
-            lines.append(line)
-            tell(1)
-    document = _document(lines, setting) | {"load": load, "cores": os.cpu_count() or 1}
+    lines = _until_interrupted(measured(cases, setting, seconds, rounds), len(cases), f"measuring on {place}")
+    document = _document(lines, setting) | {"planned": len(cases), "load": load, "cores": os.cpu_count() or 1}
     if record is not None:
         put_in_one_move(record, (json.dumps(document, indent=1) + "\n").encode())
     if plot is not None:
@@ -92,8 +93,22 @@ def bench(
         print_json(document)
     else:
         _print_table(lines, document)
-    if code := _exit_code(lines):
+    if code := _exit_code(lines, len(cases)):
         raise typer.Exit(code)
+
+
+def _until_interrupted(found: Iterator[Line], planned: int, label: str) -> list[Line]:
+    """What was measured; all that is lost by an interruption is the case under way."""
+    lines: list[Line] = []
+    try:
+        with progress_bar(label, planned) as tell:
+            for line in found:
+                lines.append(line)
+                tell(1)
+    except KeyboardInterrupt:
+        if not lines:
+            raise
+    return lines
 
 
 def _device(name: str | None) -> torch.device:
@@ -176,6 +191,8 @@ def _print_table(lines: list[Line], document: dict[str, Any]) -> None:
     output().print(
         f"{document['machine']}, {document['dtype']}, torch {document['torch']}; above 1: samebits is faster"
     )
+    if len(lines) < document["planned"]:
+        output().print(f"interrupted: {len(lines)} of {document['planned']} cases were measured")
     if document["load"] > document["cores"] / 2:
         output().print(f"other programs kept {document['load']:.1f} of {document['cores']} cores busy: measure again")
 
@@ -187,10 +204,12 @@ def _speed(line: Line) -> str:
     return f"{speed:.3g} {unit}" if speed < 1000 else f"{speed:.0f} {unit}"
 
 
-def _exit_code(lines: list[Line]) -> int:
-    """1 where bits differ, 3 where nothing could be measured."""
+def _exit_code(lines: list[Line], planned: int) -> int:
+    """1 where bits differ, 3 where nothing could be measured, 130 where the run was interrupted."""
     from samebits.bench.measuring import DIFFERS, HOLDS
 
     if any(each.bits == DIFFERS for each in lines):
         return 1
+    if len(lines) < planned:
+        return INTERRUPTED
     return 0 if any(each.bits == HOLDS for each in lines) else 3
