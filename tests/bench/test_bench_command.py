@@ -88,10 +88,7 @@ def test_what_was_measured_outlives_an_interruption(
         (("--device", "tpu"), "--device is 'tpu'; allowed: cpu, cuda"),
         (("--record", "absent/x.json"), "absent/x.json: no such folder"),
         (("--rows", "0"), "--rows"),
-        (
-            ("--all-sizes", "--device", "cpu"),
-            "--all-sizes on cpu: these are sizes of a GPU; allowed here: --rows",
-        ),
+        (("--all-sizes", "--device", "cpu"), "--all-sizes on cpu: these are sizes of a GPU; allowed here: --rows"),
     ],
 )
 def test_what_is_refused(

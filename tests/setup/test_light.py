@@ -1,4 +1,4 @@
-"""What must start at once loads nothing heavy: `import samebits`, `samebits --help` and the help of every command."""
+"""What must start at once loads nothing heavy: `import samebits`, the help of every command; no run a compiler."""
 
 from __future__ import annotations
 
@@ -32,10 +32,14 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
 """
 
 
-def heavy_after(code: str) -> set[str]:
+def loaded_after(code: str) -> set[str]:
     whole = f"{code}\nimport sys\nprint(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=True)
-    return HEAVY & set(ran.stdout.split())
+    return set(ran.stdout.split())
+
+
+def heavy_after(code: str) -> set[str]:
+    return HEAVY & loaded_after(code)
 
 
 def test_import_samebits_is_light() -> None:
@@ -50,6 +54,30 @@ def test_help_is_light(words: list[str]) -> None:
 def test_what_is_heavy_is_noticed() -> None:
     """Planted fault: an operator is named."""
     assert {"torch", "numpy", "samebits.ops"} <= heavy_after("import samebits as sb; sb.ops.matmul")
+
+
+# torch imports its compiler, which takes as long as torch itself, for calls as plain as an optimizer's first.
+COMPILER = "torch._dynamo"
+RUN = """
+import torch
+from samebits.infer import Engine, Request
+from samebits.model import Model
+from samebits.model.contracts import small_model
+from samebits.train.contracts.train_stable import run_of
+text, weights = small_model.make_text(10, 1), small_model.make_weights(1, "normal", "float32", 1)
+model = small_model.model_of(weights)
+Engine(model, pages=4, batch_tokens=16, batch_requests=2).generate([Request(prompt=(1, 2), max_tokens=3)])
+run_of(text, weights, torch.tensor([0.01]), torch.tensor([1])).step()
+"""
+
+
+def test_no_run_needs_a_compiler() -> None:
+    assert COMPILER not in loaded_after(RUN)
+
+
+def test_a_compiler_is_noticed() -> None:
+    """Planted fault: what torch draws for a weight that is nowhere."""
+    assert COMPILER in loaded_after("import torch; torch.nn.Embedding(2, 2, device='meta')")
 
 
 def test_names_are_there_before_they_are_loaded() -> None:

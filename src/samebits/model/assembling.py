@@ -40,7 +40,9 @@ def _twin(module: Module) -> Module:
 @cache
 def _first(config: ModelConfig) -> tuple[Decoder, LMHead]:
     layers = [_layer(config) for _ in range(config.num_hidden_layers)]
-    embedding = Embedding(config.vocab_size, config.hidden_size, device=NOWHERE)
+    # To draw nothing in a weight that is nowhere, torch would import its compiler: seconds of every process.
+    weight = torch.empty(config.vocab_size, config.hidden_size, device=NOWHERE)
+    embedding = Embedding(config.vocab_size, config.hidden_size, _weight=weight)
     norm = RMSNorm(config.hidden_size, config.rms_norm_eps, device=NOWHERE)
     return Decoder(embedding, layers, norm), LMHead(config.hidden_size, config.vocab_size, device=NOWHERE)
 

@@ -126,6 +126,11 @@ def capture(function: Callable[[], Returned], arena: Arena | None = None) -> Cap
 class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation of torch while the function runs, and is told of every kernel."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in here; to say so at the first call, torch would import its compiler: seconds."""
+        return False
+
     def __init__(self, arena: Arena) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[_Call] = []

@@ -178,7 +178,8 @@ class Trainer:
         watch.hyperparameters_reach(number, self.optimizer.param_groups, numbers_of(self.config.optimizer, rate))
         with span("optimizer"):
             self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            for weight in self.weights.values():
+                weight.grad = None
         self._passes = False
         watch.are_finite(number, "weight", self.weights, self.ranks.sums)
         if number % self.config.monitoring.compare_steps == 0:
