@@ -35,7 +35,8 @@ from samebits.parallel.grid import Grid
 from samebits.parallel.launching import launch, ranks
 from samebits.parallel.world import World
 from samebits.train.assessment import data_of, model_of
-from samebits.train.configuration import TrainConfig, read
+from samebits.train.configuration import TrainConfig
+from samebits.train.configuration_file import read
 from samebits.train.lanes import Backward
 from samebits.train.ranks import ALONE, Gridded, Ranks
 from samebits.train.trainer import OURS, Parts, Trainer

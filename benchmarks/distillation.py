@@ -19,7 +19,8 @@ import torch
 from samebits.model import Batch, Model
 from samebits.train import checkpoint
 from samebits.train.assessment import shape_of
-from samebits.train.configuration import DataSection, TrainConfig, read_text
+from samebits.train.configuration import DataSection, TrainConfig
+from samebits.train.configuration_file import read_text
 from samebits.train.data import Data, documents, load
 from samebits.train.display import Lines
 from samebits.train.distill_configuration import read_text as read_distillation

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from provenance import ROOT, processor, provenance
 
-from samebits.train.configuration import TrainConfig, read
+from samebits.train.configuration import TrainConfig
+from samebits.train.configuration_file import read
 from samebits.train.running import run
 
 RECIPE = ROOT / "recipes" / "350m_short.yaml"

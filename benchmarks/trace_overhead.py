@@ -27,7 +27,7 @@ from samebits.ops import registering
 from samebits.records.shipped import recipe
 from samebits.trace.modules import modules_as_spans
 from samebits.train.assessment import data_of, model_of
-from samebits.train.configuration import read
+from samebits.train.configuration_file import read
 from samebits.train.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "trace_overhead.json"

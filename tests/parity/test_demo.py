@@ -16,7 +16,7 @@ from samebits.parity import demo
 from samebits.parity.demo import ANSWER_TOKENS, crowded, cuts, measure, sampled, stock_backward
 from samebits.parity.demo_results import Crowd, Models, Policy
 from samebits.parity.stock import STOCK
-from samebits.train.configuration import read_text
+from samebits.train.configuration_file import read_text
 from samebits.train.trainer import Parts
 
 SHAPE = ModelConfig(

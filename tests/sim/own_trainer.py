@@ -17,7 +17,8 @@ from samebits.parallel.grid import Grid
 from samebits.parallel.shards import Shards
 from samebits.parallel.world import World, join
 from samebits.train.assessment import data_of, model_of
-from samebits.train.configuration import TrainConfig, read_text
+from samebits.train.configuration import TrainConfig
+from samebits.train.configuration_file import read_text
 from samebits.train.ranks import Gridded, ranks_of
 from samebits.train.trainer import Trainer
 

@@ -14,7 +14,8 @@ from samebits.model import Model
 from samebits.parallel.grid import Grid
 from samebits.parallel.world import World
 from samebits.train import lanes
-from samebits.train.configuration import TrainConfig, read_text
+from samebits.train.configuration import TrainConfig
+from samebits.train.configuration_file import read_text
 from samebits.train.running import Summary, run
 from samebits.train.trainer import OURS, Parts
 

@@ -8,7 +8,8 @@ from typing import Any
 from samebits.model import Model
 from samebits.train import checkpoint, events
 from samebits.train.assessment import data_of, model_of
-from samebits.train.configuration import TrainConfig, read_text
+from samebits.train.configuration import TrainConfig
+from samebits.train.configuration_file import read_text
 from samebits.train.trainer import Parts, Trainer
 
 ROOT = Path(__file__).resolve().parents[2]

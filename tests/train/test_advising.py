@@ -16,7 +16,8 @@ from samebits.model.tokenizer import Tokenizer
 from samebits.train import plan_rules as rules
 from samebits.train.advising import Change
 from samebits.train.assessment import Assessment, assess, shape_of
-from samebits.train.configuration import TrainConfig, read_text
+from samebits.train.configuration import TrainConfig
+from samebits.train.configuration_file import read_text
 from samebits.train.plan_rules import Refusal, longest_warmup
 
 

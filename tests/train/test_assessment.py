@@ -14,7 +14,8 @@ from samebits.model.weights import count
 from samebits.train import assessment, faults
 from samebits.train.algebra import parameters
 from samebits.train.assessment import architecture_of, assess, data_of, memory_of, shape_of
-from samebits.train.configuration import TrainConfig, read
+from samebits.train.configuration import TrainConfig
+from samebits.train.configuration_file import read
 
 EXAMPLE = ROOT / "recipes/worked_example.yaml"
 

@@ -11,7 +11,8 @@ import pytest
 from tests.train.small_run import ROOT, TEXT, small
 
 from samebits.contracts.strict_yaml import ContractError
-from samebits.train.configuration import EARLIER_NAMES, FREE, Overrides, TrainConfig, deciding, read, read_text
+from samebits.train.configuration import FREE, Overrides, TrainConfig, deciding
+from samebits.train.configuration_file import EARLIER_NAMES, read, read_text
 
 # Those of distillations have a section more, and a reader of their own.
 RECIPES = sorted(path for path in (ROOT / "recipes").glob("*.yaml") if not path.stem.startswith("distill"))
@@ -83,7 +84,7 @@ def leaves(kind: type) -> list[str]:
 
 def read_somewhere(names: list[str]) -> set[str]:
     """Names that the trainer's own files read as an attribute; the configuration's checks do not count."""
-    files = [file for file in (ROOT / "src/samebits/train").glob("*.py") if file.name != "configuration.py"]
+    files = [file for file in (ROOT / "src/samebits/train").glob("*.py") if not file.name.startswith("configuration")]
     files += [ROOT / f"src/samebits/cli/commands/{name}.py" for name in ("plan", "train")]
     nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
     return {node.attr for node in nodes if isinstance(node, ast.Attribute)} & set(names)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.train.distill_gain import held_out_loss, p_of_smaller, upper_tail
 
-from samebits.train.configuration import DataSection, read_text
+from samebits.train.configuration import DataSection
+from samebits.train.configuration_file import read_text
 from samebits.train.data import documents, load
 from samebits.train.distill_configuration import read_text as read_distillation
 from samebits.train.distill_running import distill, prepare

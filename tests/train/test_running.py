@@ -16,7 +16,7 @@ from samebits.cli import main
 from samebits.model.loading import load
 from samebits.numerics.bits import same_bits
 from samebits.train import checkpoint, display, events
-from samebits.train.configuration import read_text
+from samebits.train.configuration_file import read_text
 from samebits.train.lanes import Backward, backward
 from samebits.train.running import RefusedError, run
 from samebits.train.speed import peak_flops, utilisation

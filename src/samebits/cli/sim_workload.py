@@ -9,7 +9,7 @@ from pathlib import Path
 from samebits.sim.decoder_cost import Decoder
 from samebits.sim.layouts import Training
 from samebits.train.assessment import shape_of
-from samebits.train.configuration import read
+from samebits.train.configuration_file import read
 
 
 def training_of(config: Path, settings: Sequence[str], batch: int | None = None) -> Training:

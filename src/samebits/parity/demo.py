@@ -27,7 +27,8 @@ from samebits.parity.stock import STOCK
 from samebits.records.packages import MissingPackageError
 from samebits.train import checkpoint, events
 from samebits.train.assessment import shape_of
-from samebits.train.configuration import TrainConfig, read_text
+from samebits.train.configuration import TrainConfig
+from samebits.train.configuration_file import read_text
 from samebits.train.lanes import Backward, Cut, Example, mean_loss, minus_logprobs
 from samebits.train.running import run
 from samebits.train.trainer import Parts

@@ -12,7 +12,8 @@ from typing import Final
 from samebits.contracts.strict_yaml import load, parse
 from samebits.model.presets import PRESETS
 from samebits.ops.distill_loss import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
-from samebits.train.configuration import DTYPES, IN_BYTES, TrainConfig, configuration
+from samebits.train.configuration import DTYPES, IN_BYTES, TrainConfig
+from samebits.train.configuration_file import configuration
 
 # FALSIFY-ALBOR-006: how far a stored probability of the teacher may be from the live one.
 TOLERANCES: Final = {

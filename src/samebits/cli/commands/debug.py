@@ -29,7 +29,7 @@ def debug(
     Example: [bold]samebits debug tiny --steps 2[/bold]"""
     from samebits.parallel.grid import Grid
     from samebits.parallel.launching import ranks
-    from samebits.train.configuration import read
+    from samebits.train.configuration_file import read
     from samebits.train.inspecting import Subject, inspected
 
     given = read(recipe(Path(config)), settings or [])

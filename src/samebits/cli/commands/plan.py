@@ -35,7 +35,7 @@ def plan(config: Source, settings: Settings = None, as_json: Json = False) -> No
     Example: [bold]samebits plan tiny --set training.max_steps=200[/bold]"""
     # Loaded here: other commands need not wait for it.
     from samebits.train.assessment import assess, data_of, shape_of
-    from samebits.train.configuration import read
+    from samebits.train.configuration_file import read
 
     with progress(f"reading {config}") as tell:
         chosen = read(config, settings or [])

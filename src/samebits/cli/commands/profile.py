@@ -81,7 +81,7 @@ def _training(path: Path, steps: int, settings: list[str]) -> None:
     """Some steps of a run, of which nothing is kept."""
     from samebits.trace import span
     from samebits.train.assessment import data_of, model_of
-    from samebits.train.configuration import read
+    from samebits.train.configuration_file import read
     from samebits.train.trainer import Trainer
 
     config = read(path, settings)

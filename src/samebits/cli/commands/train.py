@@ -52,7 +52,7 @@ def train(
     from samebits.parallel.grid import Grid
     from samebits.parallel.launching import ranks
     from samebits.records.new_place import refuse_if_taken
-    from samebits.train.configuration import read
+    from samebits.train.configuration_file import read
     from samebits.train.display import on_stderr
     from samebits.train.exporting import export
     from samebits.train.running import RefusedError, run

@@ -13,7 +13,7 @@ from samebits.model import Model
 from samebits.model.config import ModelConfig
 from samebits.parity.portable.bits import digest, digest_of_digests, digest_of_numbers
 from samebits.train.assessment import data_of, model_of
-from samebits.train.configuration import read_text
+from samebits.train.configuration_file import read_text
 from samebits.train.trainer import StepRecord, Trainer
 
 # Clipping is at work in most updates, lanes are folded, micro-batches resume their chains, the rate rises and falls.
