@@ -22,7 +22,7 @@ from tests.checker.kernels import FOLDER, faulty, name, sound
 from torch import Tensor
 
 import samebits as sb
-from samebits.checker.adversary import Request, examine, origin_of_text, processes
+from samebits.checker.adversary import Request, examine, origin_of_text, workers
 from samebits.checker.adversary.coverage import Coverage
 from samebits.checker.adversary.frames import BrokenPipeMessageError, receive, send
 from samebits.checker.adversary.layouts import laid_out
@@ -90,7 +90,7 @@ def test_a_plain_loss_is_as_near_as_it_can_be(tmp_path: Path, like: str, ids: st
 def test_waiting_for_a_core_is_no_hanging(monkeypatch: pytest.MonkeyPatch, starved: bool) -> None:
     """An answer after 2.5 seconds where one is allowed: of a process that could not run, or of one that slept."""
     if starved:
-        monkeypatch.setattr(processes, "_running", lambda pid: (True, 0.0))
+        monkeypatch.setattr(workers, "_running", lambda pid: (True, 0.0))
     here, there = socket.socketpair()
 
     def answer() -> None:
@@ -102,7 +102,7 @@ def test_waiting_for_a_core_is_no_hanging(monkeypatch: pytest.MonkeyPatch, starv
     answering = threading.Thread(target=answer)
     answering.start()
     with tempfile.TemporaryFile() as log, subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
-        worker = processes.Worker(here, process.pid, process.wait, log)
+        worker = workers.Worker(here, process.pid, process.wait, log)
         if starved:
             assert worker.ask({}, {}, 1.0) == ({}, {})
         else:
@@ -115,9 +115,9 @@ def test_waiting_for_a_core_is_no_hanging(monkeypatch: pytest.MonkeyPatch, starv
 def test_what_runs_and_what_sleeps_are_told_apart() -> None:
     with subprocess.Popen(["sleep", "60"]) as sleeping, subprocess.Popen(["sh", "-c", "while :; do :; done"]) as busy:
         deadline = time.monotonic() + 60
-        while processes._running(busy.pid)[1] < 0.2 and time.monotonic() < deadline:
+        while workers._running(busy.pid)[1] < 0.2 and time.monotonic() < deadline:
             time.sleep(0.05)
-        found = processes._running(busy.pid), processes._running(sleeping.pid)
+        found = workers._running(busy.pid), workers._running(sleeping.pid)
         sleeping.kill()
         busy.kill()
     assert found[0][0] and found[0][1] >= 0.2 and not found[1][0] and found[1][1] < 0.1

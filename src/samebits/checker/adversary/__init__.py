@@ -1,7 +1,7 @@
 """An adversary for anyone's function: calls that must agree, drawn from wide ranges, until two of them do not.
 
 examining.py   one function from its name to a report
-origins.py, processes.py   where it comes from, and the processes it runs in
+origins.py, processes.py, workers.py   where it comes from, the processes it runs in, and how they are asked
 stranger_process.py, serving.py, calling.py, watching.py   the other side, which judges nothing
 likeness.py, probing.py    which operator it is like, and what it takes
 search.py, attempts.py   a fixed core, sweeps, sizes that its code names, draws; one call of them

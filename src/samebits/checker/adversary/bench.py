@@ -15,9 +15,10 @@ from samebits.checker.adversary.calling import OUTPUT, array_of, tensor_of
 from samebits.checker.adversary.frames import Array
 from samebits.checker.adversary.likeness import Form
 from samebits.checker.adversary.pool import Pool, cotangents, make_pool
-from samebits.checker.adversary.processes import FIRST_CALL_SECONDS, LATER_CALL_SECONDS, PATIENCE, Stranger, Worker
+from samebits.checker.adversary.processes import Stranger
 from samebits.checker.adversary.sizes import Cost
 from samebits.checker.adversary.trial import Trial, arrangement
+from samebits.checker.adversary.workers import FIRST_CALL_SECONDS, LATER_CALL_SECONDS, PATIENCE, Worker
 from samebits.records.report import UnjudgedError
 
 POOLS_KEPT = 6

@@ -16,11 +16,12 @@ from samebits.checker.adversary.likeness import candidates
 from samebits.checker.adversary.one_order import judge_order
 from samebits.checker.adversary.origins import Origin
 from samebits.checker.adversary.probing import Probed, probe
-from samebits.checker.adversary.processes import MOST_BUSY, Stranger
+from samebits.checker.adversary.processes import Stranger
 from samebits.checker.adversary.search import Search, named_sizes
 from samebits.checker.adversary.shrinking import Shrinker
 from samebits.checker.adversary.situations import PROMISES, Ways, ways_of
 from samebits.checker.adversary.trial import Trial, parse_trial
+from samebits.checker.adversary.workers import MOST_BUSY
 from samebits.checker.cases import Selection
 from samebits.checker.driving import DEVICES
 from samebits.checker.environment import environment, unavailable
