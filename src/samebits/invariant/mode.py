@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ from samebits.invariant.harmless import (
     tensors_in,
 )
 from samebits.invariant.module_path import place, shapes
+from samebits.invariant.operations import base_of, is_exact, name_of, on_cpu, route_of
 from samebits.invariant.refused import (
     REASONS,
     REASONS_OF_LIBRARIES,
@@ -44,7 +45,7 @@ from samebits.invariant.refused import (
     RefusedError,
 )
 from samebits.invariant.resuming import Chains
-from samebits.invariant.routed import RESUMED, ROUTED, ROUTED_OF_OTHERS, ROUTED_ON_CPU
+from samebits.invariant.routed import RESUMED, ROUTED_OF_OTHERS, ROUTED_ON_CPU
 from samebits.invariant.sums import sums_over_rows
 
 COMPILED = (
@@ -55,18 +56,6 @@ NOT_RESUMED = (
     "invariant_mode: a gradient was added to .grad as a finished sum, because its order cannot go on, as for a weight"
     " that is used twice, or a sum of sums: how the batch is cut into micro-batches can show in its last bits"
 )
-NOT_EXACT_OF_INTEGERS = ROUTED_ON_CPU.keys() - {"add", "sub", "rsub", "pow", "addcmul"} | {
-    "mean",
-    "logsumexp",
-    "topk",
-    "sort",
-    "kthvalue",
-    "median",
-    "nanmedian",
-    "mode",
-    "addcdiv",
-}
-"""Floats come out, or a choice among equal values."""
 OUTSIDE = "backward of a forward under invariant_mode was called outside of it; call backward inside the block"
 
 
@@ -130,7 +119,7 @@ class InvariantMode(TorchDispatchMode):
         node = _gradient()
         if node.startswith("CompiledFunction"):
             raise InvariantError(COMPILED)
-        name, in_place = _name(func)
+        name, in_place = name_of(func)
         if in_place and node:
             if name == "add_" and node.endswith("AccumulateGrad"):
                 if self._chains.go_on(args[0], args[1]):
@@ -150,18 +139,18 @@ class InvariantMode(TorchDispatchMode):
             return func(*args, **kwargs)
         if name in HARMLESS_IF and HARMLESS_IF[name](args, kwargs):
             return func(*args, **kwargs)
-        if _is_exact(func, args, kwargs):
+        if is_exact(func, args, kwargs):
             return func(*args, **kwargs)
-        if name.startswith(PREFIX) and not (name in HARMLESS_LISTS_OFF_CPU and not _on_cpu(args, kwargs)):
+        if name.startswith(PREFIX) and not (name in HARMLESS_LISTS_OFF_CPU and not on_cpu(args, kwargs)):
             return self._one_by_one(func, name, in_place, args, kwargs)
         if name not in REASONS and func._can_decompose():
             return self._taken_apart(func, args, kwargs)
-        route = _route(name, in_place, args, kwargs)
+        route = route_of(name, in_place, args, kwargs)
         if route is not None:
             return self._run(route, func, in_place, args, kwargs)
         if (
-            name in HARMLESS_OFF_CPU or name in HARMLESS_LISTS_OFF_CPU or _base(name, in_place) in ROUTED_ON_CPU
-        ) and not _on_cpu(args, kwargs):
+            name in HARMLESS_OFF_CPU or name in HARMLESS_LISTS_OFF_CPU or base_of(name, in_place) in ROUTED_ON_CPU
+        ) and not on_cpu(args, kwargs):
             return func(*args, **kwargs)
         return self._refuse(func, args, kwargs, REASONS.get(name, UNKNOWN))
 
@@ -197,7 +186,7 @@ class InvariantMode(TorchDispatchMode):
         if out is not None:
             return out.resize_(result.shape).copy_(result)
         if _gradient():
-            self._remember(_name(func)[0], result, args)
+            self._remember(name_of(func)[0], result, args)
         return result
 
     def _remember(self, name: str, result: Any, args: tuple[Any, ...]) -> None:
@@ -295,42 +284,8 @@ class _Reentered:
         TorchDispatchMode.__exit__(self._mode, *error)  # type: ignore[no-untyped-call]
 
 
-@cache
-def _name(func: Any) -> tuple[str, bool]:
-    """(name without namespace, whether it is an in-place form)."""
-    name = func._schema.name.split("::")[1]
-    return name, name.endswith("_") and not name.endswith("__") and func._schema.is_mutable
-
-
 def _resumed(resume: Callable[..., None], args: tuple[Any, ...], accumulator: Tensor) -> None:
     resume(accumulator, *args)
-
-
-def _route(name: str, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-    base = _base(name, in_place)
-    route = ROUTED.get(base)
-    if route is None and _on_cpu(args, kwargs):
-        route = ROUTED_ON_CPU.get(base)
-    return route
-
-
-def _base(name: str, in_place: bool) -> str:
-    """The operation that an in-place form is the form of."""
-    return name[:-1] if in_place else name
-
-
-def _on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return all(tensor.device.type == "cpu" for tensor in tensors_in((args, kwargs)))
-
-
-def _is_exact(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Integers in and integers out: every order gives the same. Random numbers are no sums of anything."""
-    given, dtype = list(tensors_in((args, kwargs))), kwargs.get("dtype")
-    if not given or any(each.is_floating_point() or each.is_complex() for each in given):
-        return False
-    if dtype is not None and (dtype.is_floating_point or dtype.is_complex):
-        return False
-    return torch.Tag.nondeterministic_seeded not in func.tags and _name(func)[0] not in NOT_EXACT_OF_INTEGERS
 
 
 def _gradient() -> str:

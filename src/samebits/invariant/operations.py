@@ -1,0 +1,61 @@
+"""What an operation of torch is: its name, what samebits computes in its place, whether integers make it exact.
+
+Knows no mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from samebits.invariant.harmless import tensors_in
+from samebits.invariant.routed import ROUTED, ROUTED_ON_CPU
+
+NOT_EXACT_OF_INTEGERS = ROUTED_ON_CPU.keys() - {"add", "sub", "rsub", "pow", "addcmul"} | {
+    "mean",
+    "logsumexp",
+    "topk",
+    "sort",
+    "kthvalue",
+    "median",
+    "nanmedian",
+    "mode",
+    "addcdiv",
+}
+"""Floats come out, or a choice among equal values."""
+
+
+@cache
+def name_of(func: Any) -> tuple[str, bool]:
+    """(name without namespace, whether it is an in-place form)."""
+    name = func._schema.name.split("::")[1]
+    return name, name.endswith("_") and not name.endswith("__") and func._schema.is_mutable
+
+
+def route_of(name: str, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    base = base_of(name, in_place)
+    route = ROUTED.get(base)
+    if route is None and on_cpu(args, kwargs):
+        route = ROUTED_ON_CPU.get(base)
+    return route
+
+
+def base_of(name: str, in_place: bool) -> str:
+    """The operation that an in-place form is the form of."""
+    return name[:-1] if in_place else name
+
+
+def on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return all(tensor.device.type == "cpu" for tensor in tensors_in((args, kwargs)))
+
+
+def is_exact(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Integers in and integers out: every order gives the same. Random numbers are no sums of anything."""
+    given, dtype = list(tensors_in((args, kwargs))), kwargs.get("dtype")
+    if not given or any(each.is_floating_point() or each.is_complex() for each in given):
+        return False
+    if dtype is not None and (dtype.is_floating_point or dtype.is_complex):
+        return False
+    return torch.Tag.nondeterministic_seeded not in func.tags and name_of(func)[0] not in NOT_EXACT_OF_INTEGERS
