@@ -234,3 +234,9 @@ def test_a_stream_is_what_the_standard_says(server: Serving) -> None:
     *events, done, nothing = raw.text.split("\n\n")
     assert (done, nothing) == ("data: [DONE]", "") and raw.headers["content-type"].startswith("text/event-stream")
     assert all(json.loads(each.removeprefix("data: "))["object"] == "text_completion" for each in events)
+
+
+def test_a_connection_is_kept_longer_than_its_client_keeps_it(server: Serving, client: openai.OpenAI) -> None:
+    """Else a request can be on its way while the server hangs up, which is a reset for the client."""
+    pool: Any = client._client._transport
+    assert server.server.config.timeout_keep_alive > 2 * pool._pool._keepalive_expiry

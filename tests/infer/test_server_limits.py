@@ -30,6 +30,7 @@ LIMITS = Limits(
     header_seconds=1,
     body_seconds=1,
     send_seconds=1,
+    idle_seconds=6,
 )
 KEY = "a key of some length"
 PLAIN: dict[str, Any] = {"model": NAME, "prompt": "The same bits", "max_tokens": 4, "seed": 1}

@@ -46,6 +46,9 @@ class Limits:
     """How long a client may take to send a body."""
     send_seconds: int = 30
     """How long a client may leave what is sent to it unread."""
+    idle_seconds: int = 20
+    """How long a connection is kept between two requests. Clients of Python keep theirs for five seconds: a server that
+    hung up first, or at that moment, would reset a request on its way."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

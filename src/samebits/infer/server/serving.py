@@ -51,6 +51,7 @@ class Server(uvicorn.Server):
                 log_level="error",
                 access_log=False,
                 server_header=False,
+                timeout_keep_alive=service.limits.idle_seconds,
                 timeout_graceful_shutdown=FLUSH_SECONDS,
                 limit_concurrency=service.limits.connections + 1,
             )
