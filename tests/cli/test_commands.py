@@ -98,7 +98,7 @@ def test_what_cannot_run_could_not_be_judged(
     samebits: Samebits, monkeypatch: pytest.MonkeyPatch, function: str, words: str
 ) -> None:
     """Whatever a function does to its process, the answer is exit code 3 and the reason."""
-    monkeypatch.setattr("samebits.checker.adversary.bench.FIRST_CALL_SECONDS", 2.0 if function == "hangs" else 45.0)
+    monkeypatch.setattr("samebits.checker.adversary.bench.CALL_SECONDS", 2.0 if function == "hangs" else 60.0)
     Path("strangers.py").write_text(STRANGERS)
     ran = samebits("check", f"./strangers.py:{function}", "--like", "matmul")
     assert ran.code == 3 and words in ran.out and ran.out.endswith("could not be judged: 1\n")

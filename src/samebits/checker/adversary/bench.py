@@ -18,7 +18,7 @@ from samebits.checker.adversary.pool import Pool, cotangents, make_pool
 from samebits.checker.adversary.processes import Stranger
 from samebits.checker.adversary.sizes import Cost
 from samebits.checker.adversary.trial import Trial, arrangement
-from samebits.checker.adversary.workers import FIRST_CALL_SECONDS, LATER_CALL_SECONDS, PATIENCE, Worker
+from samebits.checker.adversary.workers import CALL_SECONDS, Worker
 from samebits.records.report import UnjudgedError
 
 POOLS_KEPT = 6
@@ -114,9 +114,7 @@ class Bench:
             "nudge": nudge,
         }
         try:
-            said, results = worker.ask(
-                header, {"index": Array("int64", index.astype(np.uint64))}, self._limit(trial, worker)
-            )
+            said, results = worker.ask(header, {"index": Array("int64", index.astype(np.uint64))}, CALL_SECONDS)
         except UnjudgedError as reason:
             raise UnjudgedError(f"{reason}; the call: {trial}") from reason
         self.calls += 1
@@ -141,17 +139,11 @@ class Bench:
             lines=tuple(said.get("lines", ())),
         )
 
-    def _limit(self, trial: Trial, worker: Worker) -> float:
-        """Generous for first calls, which may compile; else many times what such a call should take."""
-        if worker.calls < 8:
-            return FIRST_CALL_SECONDS
-        return min(FIRST_CALL_SECONDS, LATER_CALL_SECONDS + PATIENCE * self.cost.expected(trial.sizes))
-
     def _load(self, trial: Trial, pool: Pool, key: str, backward: bool, worker: Worker) -> None:
         with_gradient = f"{key} cotangent"
         if key not in worker.loaded:
             arrays = {name: array_of(value) for name, value in pool.arguments.items()}
-            worker.ask({"do": "load", "pool": key, "most": POOLS_KEPT}, arrays, FIRST_CALL_SECONDS)
+            worker.ask({"do": "load", "pool": key, "most": POOLS_KEPT}, arrays, CALL_SECONDS)
             kept = [each for each in worker.order if each != key][-(POOLS_KEPT - 1) :]
             worker.order = [*kept, key]
             worker.loaded = {each for each in worker.loaded if each.removesuffix(" cotangent") in kept} | {key}
@@ -159,7 +151,7 @@ class Bench:
             shape, dtype = self.shapes[trial.problem]
             cotangent = cotangents(trial, pool, shape, getattr(torch, dtype))
             worker.ask(
-                {"do": "load", "pool": key, "most": POOLS_KEPT}, {"cotangent": array_of(cotangent)}, FIRST_CALL_SECONDS
+                {"do": "load", "pool": key, "most": POOLS_KEPT}, {"cotangent": array_of(cotangent)}, CALL_SECONDS
             )
             worker.loaded.add(with_gradient)
 
@@ -180,7 +172,7 @@ class Bench:
             "keywords": dict(self.form.keywords),
             "scalars": dict(self.form.scalars),
         }
-        said, results = self.worker.ask(header, arrays, FIRST_CALL_SECONDS)
+        said, results = self.worker.ask(header, arrays, CALL_SECONDS)
         self.calls += 1
         if "raised" in said:
             raise RaisedError(said["raised"])

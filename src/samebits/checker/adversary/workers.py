@@ -17,11 +17,9 @@ from typing import IO, Any
 from samebits.checker.adversary.frames import Array, BrokenPipeMessageError, LateError, receive, send
 from samebits.records.report import UnjudgedError
 
-FIRST_CALL_SECONDS = 45.0
-LATER_CALL_SECONDS = 30.0
+CALL_SECONDS = 60.0
+"""Functions in plain Python, or with a slow way for some sizes, take half of it on a busy machine and are sound."""
 FORK_HINT = "; it ran in a fork of this process, which libraries may not survive: put it where it can be imported"
-PATIENCE = 50
-"""A call may take so many times what it should by its size."""
 MOST_BUSY = 4.0
 """How many times longer than on an idle machine anything is waited for."""
 
