@@ -61,7 +61,6 @@ COMPILER = "torch._dynamo"
 RUN = """
 import torch
 from samebits.infer import Engine, Request
-from samebits.model import Model
 from samebits.model.contracts import small_model
 from samebits.train.contracts.train_stable import run_of
 text, weights = small_model.make_text(10, 1), small_model.make_weights(1, "normal", "float32", 1)

@@ -27,7 +27,7 @@ from samebits.train.configuration import (
     TrainConfig,
 )
 
-# Beyond these lies a mistake, and numbers that no float holds.
+# A larger one is a mistake, or more than a float holds.
 LARGEST_RATE: Final = 1e6
 # Keys have the names that transformers and torch give them. An earlier name is refused, never read.
 EARLIER_NAMES: Final = {
