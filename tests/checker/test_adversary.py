@@ -86,6 +86,20 @@ def test_a_plain_loss_is_as_near_as_it_can_be(tmp_path: Path, like: str, ids: st
     assert known.verdict is Verdict.HOLDS, known.detail
 
 
+@pytest.mark.parametrize(
+    ("target", "like", "case", "holds"),
+    [
+        ("sound.py:softmax_one_by_one", "softmax", "1x777 seed=63", True),
+        ("sound.py:log_softmax_one_by_one", "log_softmax", "1x66 seed=825", True),
+        ("softmax.py:gradient_off_at_the_maximum", "softmax", "1x777 seed=63", False),
+    ],
+)
+def test_rounding_may_flow_back_through_a_maximum(target: str, like: str, case: str, holds: bool) -> None:
+    """Planted: more than rounding does."""
+    (finding,) = sb.check(f"{FOLDER / target}", like, case=case).findings
+    assert finding.verdict is (Verdict.HOLDS if holds else Verdict.DOES_NOT_HOLD), finding.detail
+
+
 @pytest.mark.parametrize("starved", [True, False])
 def test_waiting_for_a_core_is_no_hanging(monkeypatch: pytest.MonkeyPatch, starved: bool) -> None:
     """An answer after 2.5 seconds where one is allowed: of a process that could not run, or of one that slept."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -90,3 +92,23 @@ def normalised_twice_in_training(x: Tensor) -> Tensor:
 def stock(x: Tensor, dim: int) -> Tensor:
     e = (x.float() - x.float().amax(dim, keepdim=True)).exp()
     return (e / e.sum(dim, keepdim=True)).to(x.dtype)
+
+
+class _OffAtTheMaximum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = _sound(x)
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        x, y = ctx.saved_tensors
+        dx = y.float() * (dy.float() - (dy.double() * y.double()).sum(-1, keepdim=True).float())
+        return torch.where(x == x.amax(-1, keepdim=True), dx * (1 + 2**-7), dx).to(x.dtype)
+
+
+def gradient_off_at_the_maximum(x: Tensor) -> Tensor:
+    """A hundredth too much, at one place of a row: more than what rounds on its way through a maximum."""
+    found: Tensor = _OffAtTheMaximum.apply(x)  # type: ignore[no-untyped-call]
+    return found

@@ -173,6 +173,14 @@ def softmax_one_by_one(x: Tensor) -> Tensor:
     return (e / total).to(x.dtype)
 
 
+def log_softmax_one_by_one(x: Tensor) -> Tensor:
+    d = x.float() - x.float().amax(-1, keepdim=True)
+    total = torch.zeros_like(d[:, :1])
+    for column in d.exp().unbind(-1):
+        total = total + column[:, None]
+    return (d - total.log()).to(x.dtype)
+
+
 def softmax_ours(x: Tensor) -> Tensor:
     return ops.softmax(x)
 
@@ -202,6 +210,25 @@ def attention_one_query_at_a_time(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = torch.zeros(q.shape[0], token + 1, q.shape[2], dtype=torch.float64)
         for d in range(q.shape[-1]):
             scores = scores + q[:, token, None, :, d].double() * keys[:, : token + 1, :, d]
+        weights = (scores * scale - (scores * scale).amax(1, keepdim=True)).exp()
+        total, row = torch.zeros_like(weights[:, 0]), torch.zeros_like(values[:, 0])
+        for key in range(token + 1):
+            total = total + weights[:, key]
+            row = row + weights[:, key, :, None] * values[:, key]
+        rows.append(row / total[..., None])
+    return torch.stack(rows, 1).to(q.dtype)
+
+
+def attention_through_its_maximum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A chain over keys in float32; the gradient of the largest score is that of its whole row besides."""
+    heads, scale = q.shape[2] // k.shape[2], q.shape[-1] ** -0.5
+    keys, values = k.float().repeat_interleave(heads, 2), v.float().repeat_interleave(heads, 2)
+    rows = []
+    for token in range(q.shape[1]):
+        seen = keys[:, : token + 1]
+        scores = torch.zeros(q.shape[0], token + 1, q.shape[2])
+        for d in range(q.shape[-1]):
+            scores = scores + q[:, token, None, :, d].float() * seen[..., d]
         weights = (scores * scale - (scores * scale).amax(1, keepdim=True)).exp()
         total, row = torch.zeros_like(weights[:, 0]), torch.zeros_like(values[:, 0])
         for key in range(token + 1):

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from samebits.checker.adversary.any_formula import with_any_formula
 from samebits.checker.adversary.bench import Bench
 from samebits.checker.adversary.calling import OUTPUT, tensor_of
 from samebits.checker.adversary.ledger import Difference, label
 from samebits.checker.adversary.pool import FINITE_KINDS, FINITE_SUM_KINDS, cotangents
-from samebits.checker.adversary.token_losses import is_token_loss, with_any_formula
 from samebits.checker.adversary.trial import Trial
 from samebits.contracts.orders import UNIT_ROUNDOFF
 from samebits.contracts.spec import Arguments, Bounded
@@ -66,9 +66,7 @@ def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -
         if bench.gradients_of(trial)
         else torch.zeros_like(found[OUTPUT])
     )
-    exact = spec.exact(arguments, cotangent, any_order)
-    if is_token_loss(arguments):
-        exact = with_any_formula(exact, arguments, cotangent, any_order)
+    exact = with_any_formula(spec, spec.exact(arguments, cotangent, any_order), arguments, cotangent, any_order)
     share = 0.0
     for name, values in found.items():
         # Gradients that flow back on two ways are each rounded to a narrow format by torch: no sum's bound covers that.
