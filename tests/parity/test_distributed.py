@@ -10,7 +10,6 @@ from functools import cache
 import pytest
 import torch
 from tests.parallel.ranks import on_ranks
-from tests.parity import rank_faults
 from tests.train.small_run import TINY, small
 
 from samebits.numerics.bits import same_bits
@@ -28,6 +27,7 @@ from samebits.parity.distributed import (
     parameters_agree,
     recorded,
 )
+from samebits.train.contracts.data_parallel import rank_faults
 from samebits.train.ranks import Gridded, ranks_of
 from samebits.train.watch import BreachError
 

@@ -24,8 +24,9 @@ def test_the_components_are_those_that_were_meant() -> None:
     assert set(COMPONENTS) == {
         "buf_size",
         "checkpoint",
-        "distributed",
+        "data_parallel",
         "data_pipeline",
+        "distributed",
         "embed_grad",
         "gemm_args",
         "gpu_init",

@@ -49,8 +49,8 @@ class KeepsStaleWeights(Gridded):
         super().__init__(grid, base)
         self._first: Model | None = None
 
-    def model(self, base: Model, weights: Tensors, dtype: torch.dtype) -> Model:
-        found = super().model(base, weights, dtype)
+    def model(self, base: Model, weights: Tensors, dtype: torch.dtype, *, gathers: bool = False) -> Model:
+        found = super().model(base, weights, dtype, gathers=gathers)
         if self._first is None:
             self._first = found
         return self._first if self.world.rank == GUILTY else found
@@ -133,10 +133,17 @@ class NanInLogprobs(Gridded):
         return super().everyones(found, lanes, count)
 
 
-class LeavesOutNan(Gridded):
+class HidesNan(Gridded):
     """A number that is none is taken for zero, without a word."""
+
+    def reduced(self, gradients: Tensors) -> Tensors:
+        return super().reduced({name: each.nan_to_num() for name, each in gradients.items()})
+
+
+class LeavesOutNan(HidesNan):
+    """One number of one rank is none, and taken for zero."""
 
     def reduced(self, gradients: Tensors) -> Tensors:
         if self.world.rank == GUILTY:
             gradients[WEIGHT][0, 0] = torch.nan
-        return super().reduced({name: each.nan_to_num() for name, each in gradients.items()})
+        return super().reduced(gradients)
