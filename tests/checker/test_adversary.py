@@ -100,6 +100,55 @@ def test_rounding_may_flow_back_through_a_maximum(target: str, like: str, case: 
     assert finding.verdict is (Verdict.HOLDS if holds else Verdict.DOES_NOT_HOLD), finding.detail
 
 
+# As transformers has it: frequencies and angles in float32.
+PLAIN_ROPE = """
+import torch
+
+def {name}(x, positions):
+    size = x.shape[-1]
+    frequencies = 1.0 / ({theta} ** (torch.arange(0, size, 2).float() / size))
+    angles = positions.float()[:, None] * frequencies
+    cos, sin = (torch.cat([each, each], -1)[:, None] for each in (angles.cos(), angles.sin()))
+    turned = torch.cat([-x[..., size // 2 :], x[..., : size // 2]], -1)
+    return (x.float() * cos + turned.float() * sin).to(x.dtype)
+"""
+
+
+@pytest.mark.parametrize(("theta", "holds"), [("10000.0", True), ("10001.0", False)])
+def test_angles_may_be_rounded_more_than_once(tmp_path: Path, theta: str, holds: bool) -> None:
+    """Planted: other frequencies, by a hundred-thousandth."""
+    file = tmp_path / "ropes.py"
+    file.write_text(PLAIN_ROPE.format(name="plain", theta=theta))
+    (finding,) = sb.check(f"{file}:plain", "rope", case="1x1x34 seed=406").findings
+    assert finding.verdict is (Verdict.HOLDS if holds else Verdict.DOES_NOT_HOLD), finding.detail
+
+
+PLAIN_NORM = """
+def {name}(x, weight, bias, {eps}):
+    d = x.double() - x.double().mean(-1, keepdim=True)
+    scale = (d.square().mean(-1, keepdim=True) + {used}).rsqrt()
+    return (d * scale * weight.double() + bias.double()).to(x.dtype)
+"""
+
+
+@pytest.mark.parametrize(
+    ("eps", "used", "holds"), [("eps", "eps", True), ("epsilon=1e-12", "epsilon", True), ("eps", "1e-3", False)]
+)
+def test_a_norm_is_told_its_epsilon(tmp_path: Path, eps: str, used: str, holds: bool) -> None:
+    """The operator's own, by whichever name it is asked for. Planted: another is used."""
+    file = tmp_path / "norms.py"
+    file.write_text(PLAIN_NORM.format(name="plain", eps=eps, used=used))
+    request = Request(
+        origin=origin_of_text(f"{file}:plain"),
+        like="layernorm",
+        promises=("accuracy",),
+        seconds=2.0,
+        shrink_seconds=0.5,
+    )
+    (finding,) = examine(request, OPERATORS).findings
+    assert finding.verdict is (Verdict.HOLDS if holds else Verdict.DOES_NOT_HOLD), finding.detail
+
+
 @pytest.mark.parametrize("starved", [True, False])
 def test_waiting_for_a_core_is_no_hanging(monkeypatch: pytest.MonkeyPatch, starved: bool) -> None:
     """An answer after 2.5 seconds where one is allowed: of a process that could not run, or of one that slept."""

@@ -1,8 +1,9 @@
-"""What somebody else's softmax may lose beyond ours: exponentials added in any order, a gradient through a maximum.
+"""What somebody else's formula may lose beyond ours: sums in any order, a gradient through a maximum, other angles.
 
 Bounds of losses and attention are derived for our blocks; another order of those sums is as good. And a formula that
 subtracts the largest number of a row, differentiated as it is written, sends that number the gradient of the whole row:
-exactly nothing, by rounding what all terms of the row miss together."""
+exactly nothing, by rounding what all terms of the row miss together. Frequencies of a rotation are powers, which we
+round once and others several times."""
 
 from __future__ import annotations
 
@@ -14,9 +15,15 @@ from torch import Tensor
 from samebits.contracts.orders import UNIT_ROUNDOFF
 from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.ops.attention.exact import Options, dense_weights, repeated
+from samebits.ops.rope.check import THETA
+from samebits.ops.rope.reference import parts
+from samebits.ops.rope.scaling import frequencies
 
 # A row whose exact gradients add up to no more than this share of their magnitudes has a sum of nothing, in float64.
 NOTHING = 1e-11
+# Relative, of theta^(-i/D) p in float32: the quotient is rounded before the power (ln theta = 9.2 roundings), the power
+# is good to 2 ulp, its reciprocal and the product round once each.
+OF_ANGLES = 16 * UNIT_ROUNDOFF
 Error = Callable[[int], float]
 Exact = Mapping[str, Bounded]
 
@@ -30,6 +37,8 @@ def with_any_formula(
         more = _of_token_loss(exact, arguments, cotangent, error)
     elif list(arguments) == ["q", "k", "v"] and spec.differentiable:
         more = _of_attention(arguments, cotangent, error, causal=bool(spec.implied.get("causal", True)))
+    elif list(arguments) == ["x", "positions"]:
+        more = _of_rotation(arguments, cotangent)
     elif len(arguments) == 1 and exact.keys() > {"output"}:
         more = _of_shifted_rows(exact, arguments, cotangent, error)
     return {
@@ -107,6 +116,20 @@ def _of_attention(arguments: Arguments, cotangent: Tensor, error: Error, *, caus
         "k": scale * over_queries(of_ds, q64),
         "v": over_queries(weights * of_weights, dout),
     }
+
+
+def _of_rotation(arguments: Arguments, cotangent: Tensor) -> dict[str, Tensor]:
+    x, positions = arguments.values()
+    angles = positions.double()[:, None] * torch.tensor(frequencies(x.shape[-1], THETA, None), dtype=torch.float64)
+    first, second = parts(x.shape[-1], False)
+
+    def missed(given: Tensor) -> Tensor:
+        both = OF_ANGLES * angles[:, None, :] * (given[..., first].abs() + given[..., second].abs())
+        more = torch.empty_like(given)
+        more[..., first], more[..., second] = both, both
+        return more
+
+    return {"output": missed(x.double()), "x": missed(cotangent.double())}
 
 
 def _perhaps_largest(numbers: Tensor, off: Tensor) -> Tensor:

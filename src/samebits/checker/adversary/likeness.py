@@ -12,15 +12,9 @@ from samebits.checker.targets import Home, aliases, all_specs, find_spec
 from samebits.contracts.spec import OperatorSpec
 
 # Numbers that an operator's arguments imply, under the names that people give them.
-SCALARS: dict[str, object] = {
-    "eps": 1e-6,
-    "epsilon": 1e-6,
-    "variance_epsilon": 1e-6,
-    "causal": True,
-    "is_causal": True,
-    "dim": -1,
-    "axis": -1,
-}
+SCALARS: dict[str, object] = {"causal": True, "is_causal": True, "dim": -1, "axis": -1}
+# What is added under a root; each operator has its own.
+EPSILON_NAMES = ("eps", "epsilon", "variance_epsilon")
 _BY_PLACE = ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
 
 
@@ -49,7 +43,8 @@ def form_of(spec: OperatorSpec, parameters: Sequence[Sequence[Any]] | None, name
     needed = tuple(each for each in wanted if each not in spec.optional_arguments)
     if parameters is None:
         return Form(spec=spec, order=wanted, keywords={}, scalars={})
-    implied = {**SCALARS, **spec.implied}
+    epsilons = spec.own_numbers.get("eps", ())[:1]
+    implied = {**SCALARS, **{each: value for value in epsilons for each in EPSILON_NAMES}, **spec.implied}
     scalars = {each: value for each, value in implied.items() if any(each == one for one, _, _ in parameters)}
     own = [(each, required) for each, kind, required in parameters if kind in _BY_PLACE and each not in scalars]
     open_end = any(kind == "VAR_POSITIONAL" for _, kind, _ in parameters)

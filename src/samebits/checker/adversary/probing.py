@@ -11,7 +11,7 @@ from torch import Tensor
 
 from samebits.checker.adversary.bench import Bench, RaisedError
 from samebits.checker.adversary.calling import OUTPUT, tensor_of
-from samebits.checker.adversary.likeness import Form
+from samebits.checker.adversary.likeness import EPSILON_NAMES, Form
 from samebits.checker.adversary.nearness import judge_nearness
 from samebits.checker.adversary.processes import Stranger
 from samebits.checker.adversary.sizes import Cost, axes_of, legal
@@ -148,7 +148,7 @@ def _gradients(bench: Bench, base: Trial) -> tuple[str, ...]:
 def _numbers(bench: Bench, base: Trial) -> dict[str, float]:
     """Numbers that the function fixed for itself and its signature does not show: the first that fits its results."""
     own = bench.form.spec.own_numbers
-    if not own or any(name in bench.form.scalars for name in (*own, "epsilon", "variance_epsilon")):
+    if not own or any(name in bench.form.scalars for name in (*own, *EPSILON_NAMES)):
         return {}
     (name, values), *_ = own.items()
     differentiable, bench.differentiable = bench.differentiable, False
