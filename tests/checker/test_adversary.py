@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -22,7 +23,7 @@ from tests.checker.kernels import FOLDER, faulty, name, sound
 from torch import Tensor
 
 import samebits as sb
-from samebits.checker.adversary import Request, examine, origin_of_text, workers
+from samebits.checker.adversary import Request, examine, origin_of_text, watching, workers
 from samebits.checker.adversary.coverage import Coverage
 from samebits.checker.adversary.frames import BrokenPipeMessageError, receive, send
 from samebits.checker.adversary.layouts import laid_out
@@ -147,6 +148,23 @@ def test_a_norm_is_told_its_epsilon(tmp_path: Path, eps: str, used: str, holds: 
     )
     (finding,) = examine(request, OPERATORS).findings
     assert finding.verdict is (Verdict.HOLDS if holds else Verdict.DOES_NOT_HOLD), finding.detail
+
+
+def looped(times: int) -> int:
+    total = 0
+    for each in range(times):
+        total += each
+    return total
+
+
+@pytest.mark.parametrize(("times", "reached"), [(10, 4), (10_000, 3)])
+def test_a_loop_of_millions_is_watched_for_a_while(monkeypatch: pytest.MonkeyPatch, times: int, reached: int) -> None:
+    """What is behind a long loop is seen in a shorter call; the result is that of the function either way."""
+    monkeypatch.setattr(watching, "MOST_EVENTS", 1000)
+    watch, before = watching.Watch(looped), sys.gettrace()
+    with watch.on(poison=False, lines=True):
+        assert looped(times) == times * (times - 1) // 2
+    assert watch.lines() == [reached, 4] and sys.gettrace() is before
 
 
 @pytest.mark.parametrize("starved", [True, False])

@@ -18,6 +18,7 @@ from torch.distributed import TCPStore
 from samebits.parallel import agreeing
 from samebits.parallel.agreeing import agree, code_facts, difference, digest_of
 from samebits.parallel.launching import launch
+from samebits.parallel.local_ranks import LocalRanks
 from samebits.parallel.rendezvous import Meeting, is_loopback, open_store
 from samebits.parallel.world import World
 
@@ -104,6 +105,25 @@ def joined_facts(world: World) -> list[str]:
     return sorted(json.loads(world.store.get("facts/code/1/0")))
 
 
+def addresses_heard() -> set[str]:
+    """Where this process and all that it started listen."""
+    here = psutil.Process()
+    processes = [here, *here.children(recursive=True)]
+    found = [each for process in processes for each in process.net_connections() if each.status == "LISTEN"]
+    return {each.laddr.ip for each in found}
+
+
+def own_rank(world: World) -> int:
+    return world.rank
+
+
+def test_ranks_of_a_program_listen_on_loopback_alone() -> None:
+    with LocalRanks(2) as ranks:
+        assert ranks.call(own_rank) == [0, 1]
+        heard = addresses_heard()
+    assert heard and all(is_loopback(address) for address in heard), heard
+
+
 def test_nothing_listens_beyond_loopback() -> None:
     """Launcher, store and messages of ranks on one machine, while they work."""
     heard: list[set[str]] = []
@@ -111,10 +131,7 @@ def test_nothing_listens_beyond_loopback() -> None:
     class Listening(Lines):
         def show_out(self, data: bytes) -> None:
             super().show_out(data)
-            here = psutil.Process()
-            processes = [here, *here.children(recursive=True)]
-            found = [each for process in processes for each in process.net_connections() if each.status == "LISTEN"]
-            heard.append({each.laddr.ip for each in found})
+            heard.append(addresses_heard())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

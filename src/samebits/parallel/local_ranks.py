@@ -9,14 +9,13 @@ import os
 import pickle
 import traceback
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from samebits.parallel.rendezvous import LOOPBACK, open_store
 from samebits.parallel.world import World, join, leave
 
 FORKING: Final = multiprocessing.get_context("forkserver")
@@ -46,9 +45,8 @@ class LocalRanks:
         """Ranks that compute may take as long as a busy machine makes them; `seconds` in which they neither end nor
         compute are a failure. `timeout` is the world's; `preload` names modules to import once for all of them."""
         self.size, self.seconds = size, seconds
-        patience = timedelta(seconds=seconds)
         FORKING.set_forkserver_preload([*PRELOADED, *preload])
-        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=patience)
+        self._store = open_store(LOOPBACK, 0, seconds, serves=True)
         self._processes, self._ends = [], list[Connection]()
         for rank in range(size):
             end, other = FORKING.Pipe()
@@ -143,7 +141,7 @@ def _serve(end: Connection, rank: int, size: int, port: int, timeout: float) -> 
         "RANK": str(rank),
         "WORLD_SIZE": str(size),
         "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": LOOPBACK,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }

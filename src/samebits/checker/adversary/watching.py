@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 LARGEST_NUMBER = 1 << 16
 MOST_FUNCTIONS = 200
+# Of one call; a loop of millions in plain Python would take ten times as long under watch.
+MOST_EVENTS = 200_000
 _EMPTY = (
     "aten.empty.memory_format",
     "aten.empty_like.default",
@@ -50,11 +52,13 @@ class Watch:
         self.codes = own_codes(function)
         self.reached: set[tuple[str, int]] = set()
         self._names = ""
+        self._events = 0
+        """Of its own code, left to be seen in this call."""
 
     @contextlib.contextmanager
     def on(self, *, poison: bool, lines: bool) -> Iterator[None]:
         operators = _Operators(poison)
-        previous = sys.gettrace()
+        previous, self._events = sys.gettrace(), MOST_EVENTS
         if lines and self.codes:
             sys.settrace(self._frame)
         try:
@@ -66,9 +70,16 @@ class Watch:
             self._names = operators.names.hexdigest()[:16]
 
     def _frame(self, frame: FrameType, event: str, _: Any) -> Any:
-        return self._line if frame.f_code in self.codes else None
+        if frame.f_code not in self.codes:
+            return None
+        self._events -= 1
+        return self._line
 
     def _line(self, frame: FrameType, event: str, _: Any) -> Any:
+        self._events -= 1
+        if self._events <= 0:
+            # What comes after goes on unwatched.
+            sys.settrace(None)
         if event == "line":
             self.reached.add((frame.f_code.co_filename, frame.f_lineno))
         return self._line
