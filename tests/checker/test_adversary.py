@@ -24,6 +24,7 @@ from torch import Tensor
 
 import samebits as sb
 from samebits.checker.adversary import Request, examine, origin_of_text, watching, workers
+from samebits.checker.adversary.any_formula import with_any_formula
 from samebits.checker.adversary.coverage import Coverage
 from samebits.checker.adversary.frames import BrokenPipeMessageError, receive, send
 from samebits.checker.adversary.layouts import laid_out
@@ -31,7 +32,7 @@ from samebits.checker.adversary.nearness import any_order
 from samebits.checker.adversary.pool import KINDS, MIXED, kinds_of
 from samebits.checker.adversary.stranger_process import fork_for
 from samebits.checker.adversary.trial import Trial, arrangement, parse_trial
-from samebits.checker.targets import OPERATORS
+from samebits.checker.targets import OPERATORS, find_spec
 from samebits.records.report import Report, UnjudgedError, Verdict
 
 MATMUL = FOLDER / "matmul.py"
@@ -165,6 +166,18 @@ def test_a_loop_of_millions_is_watched_for_a_while(monkeypatch: pytest.MonkeyPat
     with watch.on(poison=False, lines=True):
         assert looped(times) == times * (times - 1) // 2
     assert watch.lines() == [reached, 4] and sys.gettrace() is before
+
+
+def test_scores_beyond_all_bounds_are_no_accusation() -> None:
+    """A weight that is nothing times an error without end is no number; a bound is one, or is infinite."""
+    spec, _ = find_spec("attention", OPERATORS)
+    q, k, v = torch.full((1, 4, 2, 8), 1e8), torch.full((1, 4, 1, 8), -1e8), torch.ones(1, 4, 1, 8)
+    k[0, 1], v[0, 2] = 0.0, 0.0
+    arguments, dy = {"q": q, "k": k, "v": v}, torch.ones(1, 4, 2, 8)
+    exact = spec.exact(arguments, dy, any_order)
+    assert any(bool(each.allowed.isnan().any()) for each in exact.values()), "planted: the bound before"
+    widened = with_any_formula(spec, exact, arguments, dy, any_order)
+    assert not any(bool(each.allowed.isnan().any()) for each in widened.values())
 
 
 @pytest.mark.parametrize("starved", [True, False])

@@ -7,6 +7,7 @@ round once and others several times."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -31,8 +32,8 @@ Exact = Mapping[str, Bounded]
 def with_any_formula(
     spec: OperatorSpec, exact: Exact, arguments: Arguments, cotangent: Tensor, error: Error
 ) -> dict[str, Bounded]:
-    """The same values with what any order, and a gradient through the maximum, may miss of them besides."""
-    more: Mapping[str, Tensor] = {}
+    """The same values with what another formula may miss of them besides."""
+    more: dict[str, Tensor] = {}
     if _is_token_loss(arguments):
         more = _of_token_loss(exact, arguments, cotangent, error)
     elif list(arguments) == ["q", "k", "v"] and spec.differentiable:
@@ -41,8 +42,11 @@ def with_any_formula(
         more = _of_rotation(arguments, cotangent)
     elif len(arguments) == 1 and exact.keys() > {"output"}:
         more = _of_shifted_rows(exact, arguments, cotangent, error)
+    # An exponent that may be off by anything, times a number that is nothing, has no bound.
     return {
-        name: Bounded(exact=each.exact, allowed=each.allowed + more[name]) if name in more else each
+        name: Bounded(
+            exact=each.exact, allowed=(each.allowed + more.get(name, 0.0)).nan_to_num(nan=math.inf, posinf=math.inf)
+        )
         for name, each in exact.items()
     }
 
