@@ -211,14 +211,15 @@ def attention_ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return y
 
 
-def attention_one_query_at_a_time(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attention(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
+    """One query at a time, chains over the head and over keys; torch differentiates all of it."""
     heads, scale = q.shape[2] // k.shape[2], q.shape[-1] ** -0.5
-    keys, values = k.double().repeat_interleave(heads, 2), v.double().repeat_interleave(heads, 2)
+    keys, values = k.to(dtype).repeat_interleave(heads, 2), v.to(dtype).repeat_interleave(heads, 2)
     rows = []
     for token in range(q.shape[1]):
-        scores = torch.zeros(q.shape[0], token + 1, q.shape[2], dtype=torch.float64)
+        scores = torch.zeros(q.shape[0], token + 1, q.shape[2], dtype=dtype)
         for d in range(q.shape[-1]):
-            scores = scores + q[:, token, None, :, d].double() * keys[:, : token + 1, :, d]
+            scores = scores + q[:, token, None, :, d].to(dtype) * keys[:, : token + 1, :, d]
         weights = (scores * scale - (scores * scale).amax(1, keepdim=True)).exp()
         total, row = torch.zeros_like(weights[:, 0]), torch.zeros_like(values[:, 0])
         for key in range(token + 1):
@@ -226,25 +227,15 @@ def attention_one_query_at_a_time(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             row = row + weights[:, key, :, None] * values[:, key]
         rows.append(row / total[..., None])
     return torch.stack(rows, 1).to(q.dtype)
+
+
+def attention_one_query_at_a_time(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return _attention(q, k, v, torch.float64)
 
 
 def attention_through_its_maximum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """A chain over keys in float32; the gradient of the largest score is that of its whole row besides."""
-    heads, scale = q.shape[2] // k.shape[2], q.shape[-1] ** -0.5
-    keys, values = k.float().repeat_interleave(heads, 2), v.float().repeat_interleave(heads, 2)
-    rows = []
-    for token in range(q.shape[1]):
-        seen = keys[:, : token + 1]
-        scores = torch.zeros(q.shape[0], token + 1, q.shape[2])
-        for d in range(q.shape[-1]):
-            scores = scores + q[:, token, None, :, d].float() * seen[..., d]
-        weights = (scores * scale - (scores * scale).amax(1, keepdim=True)).exp()
-        total, row = torch.zeros_like(weights[:, 0]), torch.zeros_like(values[:, 0])
-        for key in range(token + 1):
-            total = total + weights[:, key]
-            row = row + weights[:, key, :, None] * values[:, key]
-        rows.append(row / total[..., None])
-    return torch.stack(rows, 1).to(q.dtype)
+    """In float32, where the largest score's gradient shows what its whole row misses."""
+    return _attention(q, k, v, torch.float32)
 
 
 def logprob_ours(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
