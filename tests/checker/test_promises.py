@@ -12,15 +12,17 @@ import pytest
 import torch
 
 from samebits.checker import plan
-from samebits.checker.cases import Selection
+from samebits.checker.cases import Case, Selection
 from samebits.checker.judging import judge
 from samebits.checker.obligations import Judgement
 from samebits.checker.outcome import outcome
 from samebits.checker.promises import CHECKS, MODULES
+from samebits.checker.promises.rows import padding
 from samebits.checker.properties import check_of
 from samebits.checker.targets import OPERATORS
 from samebits.contracts.call import Call
 from samebits.contracts.language import PROMISES, Obligation, Tolerance
+from samebits.ops.cross_entropy.check import cross_entropy_of_rows
 from samebits.records.report import Verdict
 
 # The promises of the two components with the largest domains are narrowed to one shape here: more rows than a chain is
@@ -119,6 +121,38 @@ def test_narrowing_the_inputs_does_not_narrow_the_planted_faults() -> None:
     assert {case.shape for case in judgement.cases} == {(3, 16, 4)}
     finding = judge(judgement)
     assert (finding.verdict, finding.faults_caught, finding.faults_planted) == (Verdict.HOLDS, 2, 2)
+
+
+UNDERFLOWING = Case((1, 11, 15), "wide", "float32", 710552048)
+
+
+def padded_sums(function: Callable[..., Any]) -> list[str]:
+    """What padding finds in the losses of one row whose probabilities underflow: some sums over rows are -0."""
+    judgement = next(each for each in ALL if (each.subject, each.promise) == ("cross_entropy", "padding"))
+    setting = dataclasses.replace(judgement.setting, function=function)
+    return [each.difference for each in padding(setting, UNDERFLOWING) if each.difference]
+
+
+def gradient_of_weight(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The loss, with another gradient of the weights wherever rows are padding."""
+
+    def loss(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if len(hidden) > 1 and weight.requires_grad:
+            weight = weight.view_as(weight)
+            weight.register_hook(change)
+        return cross_entropy_of_rows(hidden, weight, targets)
+
+    return loss
+
+
+def test_the_sign_of_what_underflowed_is_no_ones_fault() -> None:
+    """-0 and the +0 of a row of padding are +0, in any order."""
+    assert padded_sums(cross_entropy_of_rows) == []
+
+
+@pytest.mark.parametrize("change", [torch.neg, lambda sums: sums + 2.0**-149], ids=["signs", "a smallest step"])
+def test_any_other_bit_of_a_padded_sum_is_a_fault(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert "rows of zero on the right: gradient of weight" in padded_sums(gradient_of_weight(change))[0]
 
 
 def test_where_each_promise_is_judged_is_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -159,3 +160,21 @@ def test_an_obligation_that_cannot_be_judged_leaves_the_others_their_receipts(
     one, other = attempt(Task(component=swiglu, level=3, backend="cpu", obligations=names), {"swiglu": swiglu})
     assert isinstance(one, str) and one.startswith(f"{names[0]} level 3 cpu (swiglu): a fresh process failed")
     assert isinstance(other, Receipt) and other.holds and other.obligation == names[1]
+
+
+def test_drawn_cases_meet_every_form_of_a_call() -> None:
+    """Which check a case meets and which of the check's forms are drawn apart: by one number, left padding was never
+    met. The function never gives the same bits twice, so that each form that is met is heard of."""
+    plain = judgement_of(OPERATORS.components()["attention"], "AT-OB103", "cpu")
+    calls = itertools.count(1)
+
+    def restless(*arguments: Tensor, **options: object) -> Tensor:
+        return plain.setting.function(*arguments, **options) * next(calls)
+
+    setting = replace(plain.setting, function=restless, ways=1)
+    cases = [Case((1, 2, 2, 1, 32), "normal", "float32", seed) for seed in range(100)]
+    assert plain.check is not None
+    met = " ".join(each.difference for each in plain.check(setting, cases))
+    assert all(
+        words in met for words in ("tokens of NaN on the left", "tokens of NaN on the right", "packed", "rows of")
+    )

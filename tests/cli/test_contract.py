@@ -137,3 +137,18 @@ def test_level_three_is_drawn_where_it_is_required_or_asked_for(
     monkeypatch.setattr(contract, "_run", listed)
     samebits("contract", "prove", *names, "--level", "3", "--backend", "cpu", "--receipts", str(tmp_path / "none"))
     assert {"kv_cache", "gradient_accumulation"} & set(found) == drawn
+
+
+def test_what_compares_both_backends_is_drawn_for_the_gpus_level(
+    samebits: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whether bits agree between the CPU and a GPU counts for the GPU's level: not run, no contract would reach it."""
+    found: list[tuple[str, str]] = []
+
+    def listed(work: list[Any], *_: Any) -> list[Any]:
+        found.extend((task.name, task.backend) for task in work)
+        return []
+
+    monkeypatch.setattr(contract, "_run", listed)
+    samebits("contract", "prove", "--level", "3", "--backend", "triton", "--receipts", str(tmp_path / "none"))
+    assert ("SM-OB107", "cpu, triton") in found

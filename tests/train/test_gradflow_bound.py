@@ -28,3 +28,12 @@ def test_a_gradient_smaller_than_its_rounding_is_zero() -> None:
     found, wanted = cut(gradients(**arguments))[QUERY], cut(exact)[QUERY]
     assert not torch.any(found)
     assert 0 < float(wanted.abs().amax()) < float(cut(effect64(arguments, exact))[QUERY].amax())
+
+
+def test_a_pair_of_zeros_has_a_bound() -> None:
+    """An embedding of zeros is turned by its position: the length of such a pair has no gradient, and needs none."""
+    arguments = _make((2, 1), "zeros_signed", "float32", 45025863)
+    exact = gradients64(*arguments.values())
+    allowed = {name: float(each.amax()) for name, each in cut(effect64(arguments, exact)).items()}
+    errors = {name: float(each.abs().amax()) for name, each in cut(gradients(**arguments) - exact).items()}
+    assert all(errors[name] <= allowed[name] < 1e-4 * float(exact.abs().amax()) for name in errors)

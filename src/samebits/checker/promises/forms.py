@@ -4,8 +4,8 @@ The plain call is made once; every other form must give its bits, forward and, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import random
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from samebits.checker.cases import Case
@@ -25,10 +25,15 @@ def forms(promise: str, rows_check: CaseCheck | None = None) -> CaseCheck:
         checks = [] if rows_check is None else [rows_check]
         if promise in setting.spec.forms:
             checks.append(partial(_other_forms, promise))
-        for each in checks if setting.ways is None else some_ways(replace(setting, ways=1), case, checks):
+        for each in checks if setting.ways is None else [_one_of(checks, case)]:
             yield from each(setting, case)
 
     return check
+
+
+def _one_of(checks: Sequence[CaseCheck], case: Case) -> CaseCheck:
+    """Chosen by another number than the check's own way is: by the same one, some pairs of both would never be met."""
+    return random.Random(f"the check of {case}").choice(checks)
 
 
 def _other_forms(promise: str, setting: Setting, case: Case) -> Iterator[Compared]:

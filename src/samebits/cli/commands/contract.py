@@ -78,9 +78,7 @@ def prove(
         listed = [task for task in listed if backend is not None or not task.lacks()]
         # Thousands of calls of what a contract asks no level 3 for take hours: only where it is asked for by name.
         asked = bool(names or only or everything)
-        listed = [
-            task for task in listed if asked or task.level != 3 or component.contract().required(task.backend) >= 3
-        ]
+        listed = [task for task in listed if asked or task.level != 3 or _required(task) >= 3]
         work += [task for task in listed if everything or unproved(task, kept, present, here=here)]
     if only and not work and everything:
         raise ValueError(f"prove: nothing of {', '.join(only)} can be run at these levels")

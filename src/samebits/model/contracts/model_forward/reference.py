@@ -92,5 +92,6 @@ def turned64(x_HTD: Tensor, rounding: Exact = EXACT) -> Tensor:
     first, second = x_HTD[..., :half], x_HTD[..., half:]
     cosine, sine = phase.cos(), phase.sin()
     turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
-    length = torch.hypot(first, second).repeat(1, 1, 2)
+    # Not hypot, whose gradient at a pair of zeros is no number.
+    length = torch.linalg.vector_norm(torch.stack([first, second]), dim=0).repeat(1, 1, 2)
     return rounding.elements(turned, length, ROPE_ROUNDINGS)
