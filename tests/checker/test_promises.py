@@ -51,7 +51,7 @@ def _narrowed(judgement: Judgement) -> Judgement:
 
 ALL = [judgement for component in OPERATORS.components() for judgement in judgements(component)]
 # Half a minute and more each on its whole domain: judged by the long tests, and by receipts that are replayed.
-LONG = {("grad_norm", "order"), ("grouped_matmul", "order"), ("layernorm", "order")}
+LONG = {(name, "order") for name in ("grad_norm", "grouped_matmul", "layernorm", "matmul")}
 
 
 def _listed(judgement: Judgement) -> Any:

@@ -134,7 +134,7 @@ def plans(world: World) -> dict[str, tuple[Result, dict[str, int]]]:
     return found
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.long)])
 def test_plans_keep_the_bits_of_one_device(size: int) -> None:
     """parallelize_module(block, plan) == block, outputs and all gradients; the same plan on nn.Linear is not."""
     wanted, stock = whole(one_device(Linear)), whole(one_device(nn.Linear))

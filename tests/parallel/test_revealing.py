@@ -109,9 +109,7 @@ def judged(world: World) -> dict[tuple[str, int], Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "size", [2, 3, 4, pytest.param(5, marks=pytest.mark.long), pytest.param(8, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("size", [3, *(pytest.param(size, marks=pytest.mark.long) for size in (2, 4, 5, 8))])
 def test_the_order_is_the_declared_one(size: int) -> None:
     """reveal(collective, ranks) == declared order, at every position and length, and it replays whole messages."""
     for found in on_ranks(size, judged):

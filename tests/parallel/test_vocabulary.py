@@ -138,7 +138,7 @@ def all_differences(world: World) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("size", [pytest.param(size, marks=pytest.mark.long if size == 8 else ()) for size in SIZES])
+@pytest.mark.parametrize("size", [pytest.param(size, marks=pytest.mark.long if size >= 4 else ()) for size in SIZES])
 def test_results_and_gradients_are_those_of_one_device(size: int) -> None:
     assert on_ranks(size, all_differences) == [[]] * size
 

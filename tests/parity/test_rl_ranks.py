@@ -48,7 +48,10 @@ def alone(settings: RLConfig = SETTINGS) -> Outcome:
     return outcome(Loop(settings, SHAPE))
 
 
-@pytest.mark.parametrize(("tensor", "data"), [(1, 2), (2, 1), (2, 2), (1, 4), (3, 1)])
+@pytest.mark.parametrize(
+    ("tensor", "data"),
+    [(2, 2), (3, 1), *(pytest.param(*grid, marks=pytest.mark.long) for grid in [(1, 2), (2, 1), (1, 4)])],
+)
 def test_any_grid_is_one_process(tensor: int, data: int) -> None:
     """Rewards, losses, norms, every comparison, and the weights in the end; exactly on-policy on each first update."""
     records, digest = alone()
