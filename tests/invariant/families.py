@@ -29,6 +29,26 @@ _SIZES: dict[str, Any] = {
     "eos_token_id": 2,
 }
 _MOE: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+_LOCAL_EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_GPT2: dict[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
+_T5: dict[str, Any] = {
+    "d_model": 64,
+    "d_kv": 16,
+    "d_ff": 80,
+    "num_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+}
+_BART: dict[str, Any] = {
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 80,
+    "decoder_ffn_dim": 80,
+    "decoder_start_token_id": 2,
+}
 _NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CAUSAL: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -37,7 +57,7 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 16},
     "qwen3_moe": {**_MOE, "head_dim": 16, "norm_topk_prob": True},
     "qwen2_moe": {**_MOE, "shared_expert_intermediate_size": 40},
-    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "mixtral": _LOCAL_EXPERTS,
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
     "deepseek_v3": {
         "num_key_value_heads": 4,
@@ -59,9 +79,9 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "gemma3_text": {"head_dim": 16, "sliding_window": 6},
     "phi": {},
     "phi3": {},
-    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    "gpt2": _GPT2,
     "gpt_neox": {},
-    "gptj": {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8, "n_positions": 128},
+    "gptj": {**_GPT2, "rotary_dim": 8},
     "opt": {"ffn_dim": 80, "word_embed_proj_dim": 64},
     "bloom": {"n_layer": 2, "n_head": 4},
     "falcon": {"new_decoder_architecture": False, "multi_query": True},
@@ -73,6 +93,59 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "smollm3": {},
     "glm4": {"head_dim": 16},
     "nemotron": {},
+    "gpt_oss": {**_LOCAL_EXPERTS, "head_dim": 16, "sliding_window": 6},
+    "llama4_text": {"num_local_experts": 4, "num_experts_per_tok": 1, "head_dim": 16, "intermediate_size_mlp": 80},
+    "deepseek_v2": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 12,
+        "v_head_dim": 10,
+        "head_dim": 8,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "greedy",
+        "moe_intermediate_size": 24,
+        "first_k_dense_replace": 1,
+        "n_shared_experts": 1,
+    },
+    "phimoe": _LOCAL_EXPERTS,
+    "granitemoe": _LOCAL_EXPERTS,
+    "jetmoe": {**_LOCAL_EXPERTS, "kv_channels": 16},
+    "glm4_moe": {
+        "head_dim": 16,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "first_k_dense_replace": 1,
+    },
+    "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 40},
+    "flex_olmo": {"num_experts": 4, "num_experts_per_tok": 2},
+    "apertus": {},
+    "doge": {},
+    "olmo": {},
+    "olmo3": {"sliding_window": 6},
+    "exaone4": {"sliding_window": 6},
+    "cohere2": {"sliding_window": 6},
+    "vaultgemma": {"head_dim": 16, "sliding_window": 6},
+    "ernie4_5": {"head_dim": 16},
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "helium": {"head_dim": 16},
+    "seed_oss": {"head_dim": 16},
+    "glm": {"head_dim": 16},
+    "arcee": {},
+    "lfm2": {"block_multiple_of": 16},
+    "diffllama": {},
+    "bitnet": {},
+    "persimmon": {},
+    "biogpt": {},
+    "xglm": {"d_model": 64, "num_layers": 2, "attention_heads": 4, "ffn_dim": 80},
+    "gpt_bigcode": _GPT2,
+    "codegen": {**_GPT2, "rotary_dim": 8},
+    "gpt_neo": {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 6},
 }
 MASKED: dict[str, dict[str, Any]] = {
     "bert": _NO_DROPOUT,
@@ -80,23 +153,30 @@ MASKED: dict[str, dict[str, Any]] = {
     "electra": {**_NO_DROPOUT, "embedding_size": 64},
     "distilbert": {"dim": 64, "hidden_dim": 80, "n_layers": 2, "n_heads": 4},
     "modernbert": {"local_attention": 6},
+    "albert": {**_NO_DROPOUT, "embedding_size": 32},
+    "camembert": {**_NO_DROPOUT, "pad_token_id": 0},
+    "mpnet": _NO_DROPOUT,
+    "rembert": {**_NO_DROPOUT, "input_embedding_size": 32, "output_embedding_size": 32},
+    "big_bird": {**_NO_DROPOUT, "attention_type": "original_full"},
+    "esm": {**_NO_DROPOUT, "mask_token_id": 5},
 }
 SEQUENCE_TO_SEQUENCE: dict[str, dict[str, Any]] = {
-    "t5": {"d_model": 64, "d_kv": 16, "d_ff": 80, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0},
-    "bart": {
-        "d_model": 64,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 80,
-        "decoder_ffn_dim": 80,
-        "decoder_start_token_id": 2,
-    },
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5"), _T5),
+    "switch_transformers": {**_T5, "num_experts": 4},
+    **dict.fromkeys(("bart", "mbart", "pegasus", "blenderbot", "marian"), _BART),
+    "bigbird_pegasus": {**_BART, "attention_type": "original_full"},
 }
 FAMILIES: dict[str, dict[str, Any]] = {**CAUSAL, **MASKED, **SEQUENCE_TO_SEQUENCE}
-COUNTS_FROM_THE_PADDING = ("bart",)
-"""Takes no position_ids: padding on the left moves a sequence to other positions, which is another input."""
+COUNTS_FROM_THE_PADDING = ("bart", "mbart", "pegasus", "blenderbot", "marian", "bigbird_pegasus", "biogpt", "xglm")
+"""They take no position_ids: padding on the left moves a sequence to other positions, which is another input."""
+_REFUSED_CAUSAL = dict.fromkeys(("mamba", "falcon_h1", "recurrent_gemma"), "no convolution")
+_REFUSED_MASKED = {
+    "deberta-v2": "TorchScript fuses operations",
+    "fnet": "of complex numbers only",
+    "yoso": "the power 9 is not offered",
+}
+REFUSED = {**_REFUSED_CAUSAL, **_REFUSED_MASKED}
+"""Families that are not kept, each with a part of what its users are told."""
 LENGTHS = (13, 5, 24, 9)
 ROW = 0
 KEPT = "kept"
@@ -104,8 +184,15 @@ KEPT = "kept"
 
 def build(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu") -> nn.Module:
     """The family's model as a user makes it: no word about attention."""
-    config = AutoConfig.for_model(name, **{**_SIZES, **FAMILIES[name]})
-    kind = AutoModelForCausalLM if name in CAUSAL else AutoModelForMaskedLM if name in MASKED else AutoModelForSeq2SeqLM
+    config = AutoConfig.for_model(name, **{**_SIZES, **FAMILIES.get(name, {})})
+    masked = name in MASKED or name in _REFUSED_MASKED
+    kind = (
+        AutoModelForSeq2SeqLM
+        if name in SEQUENCE_TO_SEQUENCE
+        else AutoModelForMaskedLM
+        if masked
+        else AutoModelForCausalLM
+    )
     torch.manual_seed(1)
     model: nn.Module = kind.from_config(config).eval()
     for parameter in model.parameters():  # spread wide, so that sums must round

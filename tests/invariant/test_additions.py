@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from samebits.invariant import invariant_mode
 from samebits.numerics.bits import same_bits
 from samebits.numerics.recipes import make
+from samebits.ops.softmax import softmax
 
 FORMATS = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 
@@ -130,3 +131,58 @@ def test_a_masked_row_of_softmax_is_the_same_wherever_it_begins(dtype: torch.dty
             z.backward(torch.cat(ones, 1))
             place = slice(before, before + 300)
             assert same_bits(z[:, place].detach(), y.detach()) and same_bits(padded.grad[:, place], alone.grad)
+
+
+@FORMATS
+def test_a_sink_behind_padding_is_summed_where_it_is_alone(dtype: torch.dtype) -> None:
+    """A weight at the end of each row, as an attention sink, with masked keys in front of it."""
+    x, given = rows(dtype, 9, 300), rows(dtype, 9, 300)
+    hidden = torch.full((9, 41), torch.finfo(dtype).min, dtype=dtype)
+    padded_x = torch.cat([x[:, :-1], hidden, x[:, -1:]], 1)
+    keys = [*range(299), 340]
+    with invariant_mode():
+        alone, padded = x.clone().requires_grad_(), padded_x.clone().requires_grad_()
+        y, z = alone.softmax(-1), padded.softmax(-1)
+        y.backward(given)
+        z.backward(torch.cat([given[:, :-1], torch.ones_like(hidden), given[:, -1:]], 1))
+    assert same_bits(z.detach()[:, keys], y.detach()) and same_bits(padded.grad[:, keys], alone.grad)
+    assert not z.detach()[:, 299:340].any() and not padded.grad[:, 299:340].any()
+    # By places, as the operator itself counts, the sums are others.
+    assert not same_bits(softmax(padded_x, dtype=torch.float32)[:, keys], softmax(x, dtype=torch.float32))
+
+
+def test_powers_of_a_number_are_right_and_the_same_wherever_they_lie() -> None:
+    """As rotary frequencies are written: 10000 ** (place / size)."""
+    y = torch.cat([torch.linspace(-33, 31, 999), torch.randn(500, generator=torch.Generator().manual_seed(1))])
+    for base in (2, 0.5, 10000.0, 1e-6):
+        with invariant_mode():
+            found = base**y
+            assert all(same_bits(base ** y[i : i + 3].clone(), found[i : i + 3]) for i in range(0, 200, 7))
+        exact = torch.tensor(base, dtype=torch.float64) ** y.double()
+        normal = (exact > 2.0**-126) & (exact < 2.0**127)
+        # The rounding of f, of 2^f and of the product.
+        assert float(((found - exact) / exact)[normal].abs().max()) < 2 * 2.0**-24
+
+
+def test_softplus_and_its_gradient() -> None:
+    x = torch.cat([torch.linspace(-80, 40, 777), torch.zeros(3)])
+    with invariant_mode():
+        leaf = x.clone().requires_grad_()
+        y = torch.nn.functional.softplus(leaf, beta=1.5, threshold=15)
+        (gradient,) = torch.autograd.grad(y.sum(), leaf)
+        assert all(
+            same_bits(torch.nn.functional.softplus(x[i : i + 1], 1.5, 15), y[i : i + 1]) for i in range(0, 780, 13)
+        )
+    wide = x.double().requires_grad_()
+    exact = torch.nn.functional.softplus(wide, beta=1.5, threshold=15)
+    (slope,) = torch.autograd.grad(exact.sum(), wide)
+    # x times beta, at most 120, is rounded before its exponential is taken.
+    torch.testing.assert_close(y.double(), exact, rtol=128 * 2.0**-24, atol=1e-37)
+    torch.testing.assert_close(gradient.double(), slope, rtol=128 * 2.0**-24, atol=1e-37)
+
+
+def test_quotients_of_whole_numbers_may_be_rounded() -> None:
+    with invariant_mode() as mode:
+        assert torch.div(torch.arange(9), 2, rounding_mode="floor").tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+        assert int(torch.div(7, 2, rounding_mode="trunc")) == 3
+    assert not mode.unverified

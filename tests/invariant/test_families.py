@@ -1,4 +1,4 @@
-"""Default transformers models, no word about attention: four families here, all of them in tests/long."""
+"""Default transformers models, no word about attention: ten families here, all of them in tests/long."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from tests.invariant.families import FAMILIES, KEPT, judge, verdict
+from tests.invariant.families import FAMILIES, KEPT, REFUSED, judge, verdict
 
-QUICK = ("llama", "gpt2", "opt", "qwen3_moe", "deepseek_v3", "bloom", "bert", "t5")
+QUICK = ("llama", "gpt2", "opt", "qwen3_moe", "deepseek_v3", "bloom", "bert", "t5", "gpt_oss", "llama4_text")
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -26,5 +26,10 @@ def test_without_the_mode_they_do_not() -> None:
     assert verdict(judge("llama", around=nullcontext)).startswith("WRONG")
 
 
-def test_there_are_more_than_twenty() -> None:
-    assert len(FAMILIES) >= 20 and set(QUICK) <= set(FAMILIES)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_kept_is_refused_with_a_reason(name: str) -> None:
+    assert REFUSED[name] in verdict(judge(name))
+
+
+def test_there_are_more_than_seventy() -> None:
+    assert len(FAMILIES) > 70 and set(QUICK) <= set(FAMILIES)

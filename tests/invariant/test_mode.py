@@ -168,9 +168,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "dropout": (lambda: F.dropout(X, 0.1), "use model.eval\\(\\) or p=0"),
     "rand": (lambda: torch.rand(3), "draw them before the block"),
     "multinomial": (lambda: torch.multinomial(X.abs(), 1), "samebits.ops.sample"),
-    "softplus": (lambda: F.softplus(X), "the last elements of a tensor"),
+    "mish": (lambda: F.mish(X), "the last elements of a tensor"),
     "pow": (lambda: X.abs().pow(1.7), "the power 1.7 is not offered"),
     "fft": (lambda: torch.fft.fft(X), "no order is known for it"),
+    "a function of complex numbers": (lambda: torch.complex(X, X).exp(), "write it with real numbers"),
+    "a quotient of complex numbers": (lambda: torch.complex(X, X) / torch.complex(X, X), "write it with real numbers"),
+    "a rounded quotient": (lambda: torch.div(X, 3.0, rounding_mode="floor"), "no order is known for it"),
+    "powers of a negative number": (lambda: (-2.0) ** X, "allowed: of a positive number"),
     "float64": (lambda: X.double() @ W.double().T, "not float64; convert it"),
     "out forms of two": (
         lambda: torch.ops.aten.var_mean(X, [1], out0=torch.empty(0), out1=torch.empty(0)),
@@ -195,10 +199,10 @@ def test_what_nobody_vouches_for_is_refused_or_listed(name: str) -> None:
 
 
 def test_the_error_names_operation_shapes_and_module() -> None:
-    model = nn.Sequential(nn.Linear(300, 8), nn.Sequential(nn.Softplus()))
+    model = nn.Sequential(nn.Linear(300, 8), nn.Sequential(nn.Mish()))
     with (
         invariant_mode(),
-        pytest.raises(InvariantError, match=r"aten\.softplus\.default of float32\[33, 8\] in Sequential\.1\.0 "),
+        pytest.raises(InvariantError, match=r"aten\.mish\.default of float32\[33, 8\] in Sequential\.1\.0 "),
     ):
         model(X)
 
@@ -266,7 +270,7 @@ def test_modes_nest_and_the_stricter_wins() -> None:
         with invariant_mode(strict=False) as inner:
             _ = X @ W.T
             with pytest.raises(InvariantError):
-                F.softplus(X)
+                F.mish(X)
         assert inner.routed and not outer.routed  # the outer one saw samebits' own operation
         _ = X @ W.T
         assert outer.routed
@@ -298,7 +302,7 @@ def test_other_threads_are_left_alone() -> None:
     thread = threading.Thread(target=with_mode)
     thread.start()
     assert inside.wait(20)
-    stack, plain = _get_current_dispatch_mode_stack(), F.softplus(X)
+    stack, plain = _get_current_dispatch_mode_stack(), F.mish(X)
     leave.set()
     thread.join()
     assert stack == [] and plain is not None and found == {"routed": 2}

@@ -16,14 +16,15 @@ lift_fresh_copy matrix_H mH mT movedim moveaxis narrow numpy_T permute ravel rea
 select slice split split_with_sizes squeeze squeeze_ swapaxes swapdims t t_ tensor_split transpose transpose_ unbind
 unflatten unfold unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_ _unsafe_view view view_as
 view_copy hsplit vsplit dsplit expand_copy permute_copy transpose_copy t_copy squeeze_copy unsqueeze_copy slice_copy
-select_copy
+select_copy view_as_real view_as_complex imag _conj _neg_view
 """
 _COPIES = """
 _to_copy to clone copy copy_ _copy_from cat concat concatenate stack hstack vstack dstack column_stack repeat
 repeat_interleave tile roll flip fliplr flipud rot90 constant_pad_nd pad tril tril_ triu triu_ diag_embed index_select
 gather index take take_along_dim masked_select masked_fill masked_fill_ where nonzero index_fill index_fill_
 slice_backward select_backward diagonal_backward slice_scatter select_scatter embedding _local_scalar_dense item
-pin_memory is_pinned resize_ set_ _unsafe_index fill_diagonal_ _pin_memory equal is_same_size meshgrid
+pin_memory is_pinned resize_ set_ _unsafe_index fill_diagonal_ _pin_memory equal is_same_size meshgrid complex conj
+resolve_conj resolve_neg
 """
 _CREATION = """
 arange empty empty_like empty_strided empty_permuted new_empty new_empty_strided new_full new_ones new_zeros zeros
@@ -39,7 +40,7 @@ ne lt le gt ge isnan isinf isfinite isposinf isneginf logical_and logical_or log
 logical_and_ bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift __and__ __or__
 __xor__ __lshift__ __rshift__ bitwise_and_ bitwise_or_ signbit copysign nan_to_num nan_to_num_ fmod remainder positive
 eq_ ne_ lt_ le_ gt_ ge_ threshold_backward hardtanh_backward leaky_relu_backward hardswish_backward
-hardsigmoid_backward deg2rad rad2deg conj resolve_conj resolve_neg prelu _prelu_kernel
+hardsigmoid_backward deg2rad rad2deg prelu _prelu_kernel
 heaviside isclose
 """
 # Library functions with one form only; tests/invariant/test_places.py measures that a value's place does not matter.
@@ -48,7 +49,7 @@ expm1 log2 log10 log1p tan asin acos atan asinh acosh erfc erfinv log_sigmoid lo
 log1p_ xlogy
 """
 _TWO_FORMS = """
-sinh cosh atanh mish mish_backward elu elu_ elu_backward selu celu softplus softplus_backward logit softshrink atan2
+sinh cosh atanh mish mish_backward elu elu_ elu_backward selu celu logit softshrink atan2
 logaddexp logaddexp2 hypot
 """
 # Maxima are exact in any order; the first of equals wins.
@@ -69,9 +70,10 @@ add add_ mul mul_ div div_ sub sub_ sqrt sqrt_ addcdiv addcdiv_ addcmul addcmul_
 maximum maximum_ minimum minimum_ reciprocal reciprocal_ abs abs_ clamp_min clamp_min_ clamp_max clamp_max_
 """
 VIEWS: Final[frozenset[str]] = frozenset(_VIEWS.split())
-HARMLESS: Final[frozenset[str]] = VIEWS | frozenset(
-    " ".join((_COPIES, _CREATION, _EXACT, _MEASURED, _ORDER_FREE)).split()
-)
+MOVING: Final[frozenset[str]] = VIEWS | frozenset(f"{_COPIES} {_CREATION}".split())
+"""They compute nothing, of whatever kind of numbers."""
+
+HARMLESS: Final[frozenset[str]] = MOVING | frozenset(f"{_EXACT} {_MEASURED} {_ORDER_FREE}".split())
 
 
 def tensors_in(values: object) -> Iterator[Tensor]:
@@ -91,7 +93,14 @@ def _plain_sum(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _true_quotient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return kwargs.get("rounding_mode") is None
+    """Not rounded to a whole number, or of whole numbers alone."""
+    return kwargs.get("rounding_mode") is None or all(map(_whole, args))
+
+
+def _whole(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not (value.is_floating_point() or value.is_complex())
+    return isinstance(value, int)
 
 
 def _once_a_place(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -28,27 +28,36 @@ def _softmax(x: Tensor, dim: int, half_to_float: bool, logarithm: bool) -> Tenso
         return log_softmax(x, dim, dtype=dtype)
     rows = x.movedim(dim, -1)
     wide = rows.float()
-    first = _first(exp(wide - wide.amax(-1, keepdim=True)) != 0)
-    y = softmax(_shifted(rows, first, -math.inf), dtype=dtype)
-    return _shifted(y, -first, 0.0).movedim(-1, dim)
+    seen = _behind_gaps(exp(wide - wide.amax(-1, keepdim=True)) != 0)
+    y = softmax(_gathered(rows, seen, -math.inf), dtype=dtype)
+    return _spread(y, seen).movedim(-1, dim)
 
 
-def _first(seen: Tensor) -> Tensor:
-    """The place of a row's first weight that is not 0.
-
-    The lanes of a row's sum are counted from there: what a mask hides before it, such as padding on the left, moves no
-    weight to another lane."""
-    return seen.to(torch.int8).argmax(-1, keepdim=True)
+def _behind_gaps(seen: Tensor) -> Tensor | None:
+    """`seen`, if some row has a weight behind a place without one; None: every weight lies where it is summed."""
+    return seen if bool((seen[..., 1:] & ~seen[..., :-1]).any()) else None
 
 
-def _shifted(rows: Tensor, first: Tensor, filling: float) -> Tensor:
-    """Every row from its place `first` on, and what comes from outside of it filled."""
-    if not bool(first.any()):
+def _gathered(rows: Tensor, seen: Tensor | None, filling: float) -> Tensor:
+    """What is seen of every row, side by side at its beginning, and behind it `filling`.
+
+    The lanes of a row's sum are counted over its weights alone: what a mask hides before or between them (padding on
+    the left; padding between the keys and an attention sink) moves no weight to another lane."""
+    if seen is None:
         return rows
     width = rows.shape[-1]
-    places = torch.arange(width, device=rows.device) + first
-    inside = (places >= 0) & (places < width)
-    return torch.where(inside, rows.gather(-1, places.clamp(0, width - 1)), filling).to(rows.dtype)
+    # What is not seen goes to one place more, which is cut off.
+    places = torch.where(seen, seen.cumsum(-1) - 1, width)
+    gathered = rows.new_full((*rows.shape[:-1], width + 1), filling)
+    return gathered.scatter_(-1, places, rows)[..., :width].contiguous()
+
+
+def _spread(rows: Tensor, seen: Tensor | None) -> Tensor:
+    """What was gathered, at its own places again, and 0 elsewhere."""
+    if seen is None:
+        return rows
+    places = (seen.cumsum(-1) - 1).clamp(min=0)
+    return torch.where(seen, rows.gather(-1, places), 0.0).to(rows.dtype)
 
 
 def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
@@ -70,12 +79,13 @@ def _softmax_backward(dy: Tensor, y: Tensor, dim: int, dtype: torch.dtype, logar
     backend = backend_of(y)
     if y.dim() == 0 or y.numel() == 0:
         return torch.zeros_like(y, dtype=dtype)
-    shape = y.movedim(dim, -1).shape
-    dy, y = dy.movedim(dim, -1), y.movedim(dim, -1)
-    width, first = y.shape[-1], torch.zeros((), dtype=torch.int64) if logarithm else _first(y != 0)
-    dy, y = (_shifted(each, first, 0.0).reshape(-1, width) for each in (dy.expand(y.shape), y))
-    dx: Tensor = torch.ops.samebits.softmax_dx(dy, y, dtype, logarithm, backend)
-    return _shifted(dx.reshape(shape), -first, 0.0).movedim(-1, dim)
+    y, width = y.movedim(dim, -1), y.shape[dim]
+    shape, dy = y.shape, dy.movedim(dim, -1).expand(y.shape)
+    # The gradient of a logarithm sums dy, which no mask makes 0.
+    seen = None if logarithm else _behind_gaps(y != 0)
+    given = (_gathered(each, seen, 0.0).reshape(-1, width) for each in (dy, y))
+    dx: Tensor = torch.ops.samebits.softmax_dx(*given, dtype, logarithm, backend)
+    return _spread(dx.reshape(shape), seen).movedim(-1, dim)
 
 
 def softmax_backward(dy: Tensor, y: Tensor, dim: int, dtype: torch.dtype) -> Tensor:

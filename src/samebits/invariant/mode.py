@@ -22,6 +22,7 @@ from torch._C._dynamo.eval_frame import (
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from samebits.invariant.complex_numbers import PART_BY_PART, REASON, ROUTED_OF_COMPLEX, any_complex
 from samebits.invariant.compound import CATCHING, WHOLE, innermost_mode
 from samebits.invariant.escapes import install
 from samebits.invariant.foreach import PREFIX, one_by_one, single
@@ -32,6 +33,7 @@ from samebits.invariant.harmless import (
     HARMLESS_LISTS_OFF_CPU,
     HARMLESS_OF_OTHERS,
     HARMLESS_OFF_CPU,
+    MOVING,
     tensors_in,
 )
 from samebits.invariant.module_path import place, shapes
@@ -135,6 +137,8 @@ class InvariantMode(TorchDispatchMode):
             return self._of_another_library(func, args, kwargs)
         if name in WHOLE:
             return self.run_whole(func, WHOLE[name], args, kwargs, self._taken_apart)
+        if name not in MOVING and any_complex(args):
+            return self._of_complex_numbers(func, args, kwargs)
         if name in HARMLESS:
             return func(*args, **kwargs)
         if name in HARMLESS_IF and HARMLESS_IF[name](args, kwargs):
@@ -153,6 +157,17 @@ class InvariantMode(TorchDispatchMode):
         ) and not on_cpu(args, kwargs):
             return func(*args, **kwargs)
         return self._refuse(func, args, kwargs, REASONS.get(name, UNKNOWN))
+
+    def _of_complex_numbers(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name, in_place = name_of(func)
+        route = ROUTED_OF_COMPLEX.get(base_of(name, in_place))
+        if name in PART_BY_PART or (route is not None and not on_cpu(args, kwargs)):
+            return func(*args, **kwargs)
+        if route is not None:
+            return self._run(route, func, in_place, args, kwargs)
+        if name not in REASONS and func._can_decompose():
+            return self._taken_apart(func, args, kwargs)
+        return self._refuse(func, args, kwargs, REASON)
 
     def _of_another_library(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace in HARMLESS_LIBRARIES or func._schema.name in HARMLESS_OF_OTHERS:

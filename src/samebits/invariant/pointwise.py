@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Context, Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from samebits.numerics.elementary import FUNCTIONS
 from samebits.ops.arguments import DTYPES, short
 
 MOST_FACTORS: Final = 64
+_DIGITS: Final = Context(prec=40)
 HALF_WIDTH: Final = (torch.bfloat16, torch.float16)
 
 
@@ -32,7 +34,7 @@ def _apply(name: str, x: Tensor) -> Tensor:
 
 def _wide(x: Tensor) -> Tensor:
     """float32, exactly. Integers go to float32 as torch's functions take them."""
-    if x.is_floating_point() and x.dtype not in DTYPES:
+    if x.is_complex() or (x.is_floating_point() and x.dtype not in DTYPES):
         raise RefusedError(f"samebits computes {', '.join(map(short, DTYPES))}, not {short(x.dtype)}; convert it")
     return x.float()
 
@@ -102,7 +104,7 @@ def power(x: Tensor, exponent: Any) -> Tensor:
     if isinstance(exponent, Tensor) and isinstance(x, Tensor) and not exponent.is_floating_point():
         return _whole_powers(x, exponent)
     if isinstance(exponent, Tensor) or not isinstance(x, Tensor):
-        raise RefusedError("a power with a tensor as exponent is not offered; write exp(y * log(x))")
+        return _powers_of(x, exponent)
     wide = _wide(x)
     if exponent in (0.5, -0.5):
         return _like(sqrt(wide) if exponent > 0 else rsqrt(wide), x)
@@ -112,6 +114,31 @@ def power(x: Tensor, exponent: Any) -> Tensor:
     for _ in range(abs(int(exponent)) - 1):
         result = result * wide
     return _like(result if exponent > 0 else 1.0 / result, x)
+
+
+def _powers_of(base: Any, exponent: Tensor) -> Tensor:
+    """A positive number to the power of each element: 2^f times 2^n, where n + f = y log2(base)."""
+    if isinstance(base, Tensor):
+        raise RefusedError("a power with a tensor as exponent is not offered; write exp(y * log(x))")
+    if isinstance(base, complex) or not 0 < base < math.inf:
+        raise RefusedError(f"powers of {base} are not offered; allowed: of a positive number")
+    # Decimal's logarithm is correctly rounded, and so the same everywhere.
+    product = _wide(exponent).double() * float(Decimal(base).ln(_DIGITS) / Decimal(2).ln(_DIGITS))
+    whole = product.clamp(-200, 200).round()
+    # In two steps: 2^n alone may be too large where the power is not. Only the last product rounds.
+    half = (whole * 0.5).floor()
+    return _like(exp2((product - whole).float()) * exp2(half.float()) * exp2((whole - half).float()), exponent)
+
+
+def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    wide = _wide(x)
+    scaled = wide * beta
+    return _like(torch.where(scaled > threshold, wide, torch.log1p(exp(scaled)) / beta), x)
+
+
+def softplus_backward(dy: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
+    scaled = _wide(x) * beta
+    return _like(dy.float() * torch.where(scaled > threshold, 1.0, sigmoid(scaled)), x)
 
 
 def _whole_powers(x: Tensor, exponent: Tensor) -> Tensor:

@@ -111,8 +111,6 @@ REASONS: Final[dict[str, str]] = {
             "elu_backward",
             "selu",
             "celu",
-            "softplus",
-            "softplus_backward",
             "logit",
             "softshrink",
             "atan2",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from samebits.invariant import additions, losses, pointwise, products, selections, sums
+from samebits.invariant import additions, complex_numbers, losses, pointwise, products, selections, sums
 
 ROUTED: Final[dict[str, Callable[..., Any]]] = {
     "mm": products.mm,
@@ -78,6 +78,9 @@ ROUTED_ON_CPU: Final[dict[str, Callable[..., Any]]] = {
     "lerp": pointwise.lerp,
     "tanh_backward": pointwise.tanh_backward,
     "sigmoid_backward": pointwise.sigmoid_backward,
+    "softplus": pointwise.softplus,
+    "softplus_backward": pointwise.softplus_backward,
+    "polar": complex_numbers.polar,
 }
 """Elementwise functions. On other devices every element gets the same instructions, and torch's own are harmless."""
 
