@@ -169,7 +169,10 @@ SEQUENCE_TO_SEQUENCE: dict[str, dict[str, Any]] = {
 FAMILIES: dict[str, dict[str, Any]] = {**CAUSAL, **MASKED, **SEQUENCE_TO_SEQUENCE}
 COUNTS_FROM_THE_PADDING = ("bart", "mbart", "pegasus", "blenderbot", "marian", "bigbird_pegasus", "biogpt", "xglm")
 """They take no position_ids: padding on the left moves a sequence to other positions, which is another input."""
-_REFUSED_CAUSAL = dict.fromkeys(("mamba", "falcon_h1", "recurrent_gemma"), "no convolution")
+_REFUSED_CAUSAL = {
+    **dict.fromkeys(("mamba", "falcon_h1", "recurrent_gemma"), "no convolution"),
+    "mpt": "padding and a cache change its own numbers",
+}
 _REFUSED_MASKED = {
     "deberta-v2": "TorchScript fuses operations",
     "fnet": "of complex numbers only",

@@ -19,7 +19,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from samebits.invariant.compound import CATCHING, innermost_mode
-from samebits.invariant.refused import InvariantWarning
+from samebits.invariant.refused import REASONS_OF_MODELS, InvariantWarning
 
 PACKAGE = "an AOTInductor package runs past invariant_mode; call the model that was compiled"
 SCRIPT = "TorchScript fuses operations past invariant_mode; call the function or module that was scripted"
@@ -107,15 +107,24 @@ def _guard_hooks_on_saved_tensors() -> None:
 _TOLD: Final[set[int]] = set()
 
 
-def _tell_foreign_threads(module: nn.Module, _: Any) -> None:
-    """Torch has no hook for a thread that was there before the block: a module that is called there is named, once."""
+def _meet_module(module: nn.Module, _: Any) -> None:
+    """Called before every module: refuses one whose own numbers change, and names one that runs past the mode."""
     # A compiler traces this hook too, and cannot follow it into threads.
-    if torch.compiler.is_compiling() or not CATCHING.any_open() or innermost_mode() is not None:
+    if torch.compiler.is_compiling() or not CATCHING.any_open():
         return
+    mode, name = innermost_mode(), type(module).__name__
+    if mode is None:
+        _tell_foreign_thread(name)
+    elif name in REASONS_OF_MODELS:
+        mode.escape(name, REASONS_OF_MODELS[name])
+
+
+def _tell_foreign_thread(module: str) -> None:
+    """Torch has no hook for a thread that was there before the block: a module that is called there is named, once."""
     thread = threading.current_thread()
     if thread.ident not in _TOLD:
         _TOLD.add(thread.ident or 0)
-        warnings.warn(FOREIGN.format(module=type(module).__name__, thread=thread.name), InvariantWarning, stacklevel=2)
+        warnings.warn(FOREIGN.format(module=module, thread=thread.name), InvariantWarning, stacklevel=3)
 
 
 @cache
@@ -125,4 +134,4 @@ def install() -> None:
         _refuse_in_blocks(owner, method, why)
     _hand_on_to_threads()
     _guard_hooks_on_saved_tensors()
-    nn.modules.module.register_module_forward_pre_hook(_tell_foreign_threads)
+    nn.modules.module.register_module_forward_pre_hook(_meet_module)

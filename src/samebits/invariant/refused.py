@@ -132,3 +132,8 @@ _RANKS = (
 )
 REASONS_OF_LIBRARIES: Final[dict[str, str]] = dict.fromkeys(("c10d", "_c10d_functional"), _RANKS)
 """Namespaces that are not aten's: DDP's reducer, FSDP's and DTensor's collectives."""
+
+REASONS_OF_MODELS: Final[dict[str, str]] = {
+    "MptModel": "MptModel adds position biases that count from the last key: padding and a cache change its own numbers"
+}
+"""Modules, by the name of their class, that no order of sums keeps: they compute other numbers in a longer batch."""
