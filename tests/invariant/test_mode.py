@@ -19,6 +19,7 @@ from samebits.invariant.harmless import HARMLESS, HARMLESS_IF, HARMLESS_OFF_CPU
 from samebits.invariant.refused import REASONS
 from samebits.invariant.routed import RESUMED, ROUTED, ROUTED_ON_CPU
 from samebits.numerics.bits import same_bits
+from samebits.numerics.recipes import make
 from samebits.ops.matmul import matmul
 
 F = torch.nn.functional
@@ -404,3 +405,27 @@ def test_transformers_is_not_loaded_for_those_who_do_not_use_it() -> None:
 def test_strict_must_be_a_truth() -> None:
     with pytest.raises(ValueError, match="strict is 'yes'; allowed: True, False"):
         invariant_mode(strict="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("inference", [False, True], ids=["grad", "inference"])
+def test_a_layers_bits_do_not_depend_on_the_strides_of_its_input(dtype: torch.dtype, inference: bool) -> None:
+    """Of a strided batch torch adds the bias after the rounding; a batch of one is contiguous however it is turned."""
+    x, layer = torch.from_numpy(make("normal", (6, 33, 40), 5)).to(dtype), nn.Linear(40, 30).to(dtype)
+    with torch.inference_mode(inference), invariant_mode():
+        whole = layer(x.transpose(0, 1))
+        for row in (0, 7, 32):
+            assert same_bits(layer(x[:, row : row + 1].transpose(0, 1).contiguous()), whole[row : row + 1])
+            assert same_bits(layer(x[2, row]), whole[row, 2])
+        assert layer(x[:0]).shape == (0, 33, 30)
+    stock = layer(x.transpose(0, 1))[7], layer(x[:, 7])
+    assert dtype == torch.float32 or not same_bits(*stock), "torch has become what it is taken for"
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN], ids=["GRU", "RNN"])
+def test_a_recurrent_layer_keeps_its_bits(kind: type[nn.Module]) -> None:
+    layer = kind(40, 32, batch_first=True).to(torch.bfloat16)
+    x = torch.from_numpy(make("normal", (33, 6, 40), 5)).to(torch.bfloat16)
+    with invariant_mode():
+        whole = layer(x)[0].detach()
+        assert all(same_bits(layer(x[row : row + 1])[0].detach(), whole[row : row + 1]) for row in (0, 7, 32))

@@ -52,6 +52,12 @@ NAMES = {
     "nn.functional.gelu",
     "nn.functional.silu",
     "take_along_dim",
+    "nn.functional.softplus",
+    "nn.functional.glu",
+    "nn.functional.mse_loss",
+    "nn.functional.binary_cross_entropy_with_logits",
+    "polar",
+    "__rpow__",
 }
 
 

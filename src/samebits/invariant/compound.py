@@ -5,11 +5,13 @@ asks: Python, C++, TorchScript, a recomputation in backward. A thread without a 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from samebits.invariant.attention import scaled_dot_product_attention
@@ -19,6 +21,19 @@ if TYPE_CHECKING:
 
 WHOLE: Final[dict[str, Callable[..., Any]]] = {"scaled_dot_product_attention": scaled_dot_product_attention}
 """Operation to what samebits computes in its place. In inference mode they reach `__torch_dispatch__` whole as well."""
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Every row of x as a row of one matrix. torch adds a bias before or after the rounding, by x's strides."""
+    if weight.dim() != 2 or x.dim() < 1:
+        return cast("Tensor", torch.ops.aten.linear.default.decompose(x, weight, bias))
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    y = rows.mm(weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
+    return y.reshape(*x.shape[:-1], weight.shape[0])
+
+
+REWRITTEN: Final[dict[str, Callable[..., Any]]] = {"linear": linear}
+"""Operation to the one way in which it is taken apart; its parts are decided on one by one."""
 
 
 def innermost_mode() -> InvariantMode | None:
@@ -43,7 +58,7 @@ class _Catching:
             if self._open > 1:
                 return
             self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-            for name in WHOLE:
+            for name in (*WHOLE, *REWRITTEN):
                 for device in ("CPU", "CUDA"):
                     self._library.impl(name, _caught(name), f"Autograd{device}")
 
@@ -69,6 +84,8 @@ def _caught(name: str) -> Callable[..., Any]:
         mode = innermost_mode()
         if mode is None:
             return as_torch_does(operation, args, kwargs)
+        if name in REWRITTEN:
+            return REWRITTEN[name](*args, **kwargs)
         return mode.run_whole(operation, WHOLE[name], args, kwargs, as_torch_does)
 
     return caught

@@ -131,6 +131,38 @@ def nll_loss_backward(
     return torch.zeros_like(logp).scatter_(-1, place, values)
 
 
+def _reduced(losses: Tensor, reduction: int, dtype: torch.dtype) -> Tensor:
+    """float32 losses as they are, their sum or their mean, rounded once."""
+    if reduction != NONE:
+        total = float32_sum(losses, None, False)
+        losses = total if reduction == SUM else total / losses.numel()
+    return losses.to(dtype)
+
+
+def mse_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+    backend_of(x)
+    difference = x.float() - target.float()
+    return _reduced(difference * difference, reduction, torch.result_type(x, target))
+
+
+def mse_loss_backward(dloss: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    backend_of(x)
+    factor = 2.0 / x.numel() if reduction == MEAN else 2.0
+    return ((x.float() - target.float()) * dloss.float() * factor).to(x.dtype)
+
+
+def binary_cross_entropy_with_logits(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = MEAN
+) -> Tensor:
+    """max(x, 0) - x t + log(1 + e^-|x|)."""
+    backend_of(x)
+    if weight is not None or pos_weight is not None:
+        raise RefusedError("binary_cross_entropy_with_logits with weights is not offered; multiply the losses by them")
+    wide, wanted = x.float(), target.float()
+    losses = wide.clamp(min=0) - wide * wanted + torch.log1p(exp(-wide.abs()))
+    return _reduced(losses, reduction, x.dtype)
+
+
 def embedding_backward(dy: Tensor, ids: Tensor, size: int, padding_idx: int, scale_grad_by_freq: bool) -> Tensor:
     """A chain an id, over its places in the batch in order."""
     backend_of(dy)

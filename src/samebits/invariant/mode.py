@@ -23,7 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from samebits.invariant.complex_numbers import PART_BY_PART, REASON, ROUTED_OF_COMPLEX, any_complex
-from samebits.invariant.compound import CATCHING, WHOLE, innermost_mode
+from samebits.invariant.compound import CATCHING, REWRITTEN, WHOLE, innermost_mode
 from samebits.invariant.escapes import install
 from samebits.invariant.foreach import PREFIX, one_by_one, single
 from samebits.invariant.harmless import (
@@ -135,6 +135,9 @@ class InvariantMode(TorchDispatchMode):
                 return wide
         if func.namespace != "aten":
             return self._of_another_library(func, args, kwargs)
+        if name in REWRITTEN:
+            with _Reentered(self):
+                return REWRITTEN[name](*args, **kwargs)
         if name in WHOLE:
             return self.run_whole(func, WHOLE[name], args, kwargs, self._taken_apart)
         if name not in MOVING and any_complex(args):

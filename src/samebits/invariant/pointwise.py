@@ -141,6 +141,17 @@ def softplus_backward(dy: Tensor, x: Tensor, beta: float, threshold: float) -> T
     return _like(dy.float() * torch.where(scaled > threshold, 1.0, sigmoid(scaled)), x)
 
 
+def glu(x: Tensor, dim: int = -1) -> Tensor:
+    value, gate = _wide(x).chunk(2, dim)
+    return _like(value * sigmoid(gate), x)
+
+
+def glu_backward(dy: Tensor, x: Tensor, dim: int) -> Tensor:
+    (value, gate), wide = _wide(x).chunk(2, dim), dy.float()
+    s = sigmoid(gate)
+    return _like(torch.cat([wide * s, wide * value * (s * (1.0 - s))], dim), x)
+
+
 def _whole_powers(x: Tensor, exponent: Tensor) -> Tensor:
     """x to the power of whole numbers, factor by factor from the first."""
     top = int(exponent.max()) if exponent.numel() else 0

@@ -39,6 +39,9 @@ ROUTED: Final[dict[str, Callable[..., Any]]] = {
     "nll_loss_backward": losses.nll_loss_backward,
     "embedding_dense_backward": losses.embedding_backward,
     "_safe_softmax": losses.safe_softmax,
+    "mse_loss": losses.mse_loss,
+    "mse_loss_backward": losses.mse_loss_backward,
+    "binary_cross_entropy_with_logits": losses.binary_cross_entropy_with_logits,
     "index_put": additions.index_put,
     "_index_put_impl": additions.index_put_impl,
     "_unsafe_index_put": additions.index_put,
@@ -80,6 +83,8 @@ ROUTED_ON_CPU: Final[dict[str, Callable[..., Any]]] = {
     "sigmoid_backward": pointwise.sigmoid_backward,
     "softplus": pointwise.softplus,
     "softplus_backward": pointwise.softplus_backward,
+    "glu": pointwise.glu,
+    "glu_backward": pointwise.glu_backward,
     "polar": complex_numbers.polar,
 }
 """Elementwise functions. On other devices every element gets the same instructions, and torch's own are harmless."""
