@@ -174,6 +174,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "fft": (lambda: torch.fft.fft(X), "no order is known for it"),
     "a function of complex numbers": (lambda: torch.complex(X, X).exp(), "write it with real numbers"),
     "a quotient of complex numbers": (lambda: torch.complex(X, X) / torch.complex(X, X), "write it with real numbers"),
+    "a factor of complex numbers": (lambda: torch.complex(X, X).add(torch.complex(X, X), alpha=0.3), "real numbers"),
     "a rounded quotient": (lambda: torch.div(X, 3.0, rounding_mode="floor"), "no order is known for it"),
     "powers of a negative number": (lambda: (-2.0) ** X, "allowed: of a positive number"),
     "float64": (lambda: X.double() @ W.double().T, "not float64; convert it"),

@@ -164,7 +164,8 @@ class InvariantMode(TorchDispatchMode):
     def _of_complex_numbers(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, in_place = name_of(func)
         route = ROUTED_OF_COMPLEX.get(base_of(name, in_place))
-        if name in PART_BY_PART or (route is not None and not on_cpu(args, kwargs)):
+        by_part = name in PART_BY_PART and (name not in HARMLESS_IF or HARMLESS_IF[name](args, kwargs))
+        if by_part or (route is not None and not on_cpu(args, kwargs)):
             return func(*args, **kwargs)
         if route is not None:
             return self._run(route, func, in_place, args, kwargs)
