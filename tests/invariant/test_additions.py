@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -95,6 +97,17 @@ def test_empty_tensors_are_no_error() -> None:
             assert not layer.weight.grad.any() and not layer.bias.grad.any()
 
 
+OPTIMIZERS: dict[type[torch.optim.Optimizer], dict[str, Any]] = {
+    torch.optim.AdamW: {},
+    torch.optim.Adam: {"amsgrad": True},
+    torch.optim.SGD: {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+    torch.optim.Adamax: {},
+    torch.optim.RMSprop: {"centered": True},
+    torch.optim.Rprop: {},
+    torch.optim.Adafactor: {},
+}
+
+
 @pytest.mark.parametrize("foreach", [None, True, False])
 def test_clipping_and_optimizers_work_in_every_form(foreach: bool | None) -> None:
     def step(form: bool | None) -> list[Tensor]:
@@ -103,8 +116,8 @@ def test_clipping_and_optimizers_work_in_every_form(foreach: bool | None) -> Non
             for weight in weights:
                 weight.grad = torch.cos(weight.detach() * 3)
             norm = nn.utils.clip_grad_norm_(weights, 1.0, foreach=form)
-            for optimizer in (torch.optim.AdamW(weights, foreach=form), torch.optim.SGD(weights, 0.1, foreach=form)):
-                optimizer.step()
+            for kind, options in OPTIMIZERS.items():
+                kind(weights, foreach=form, **options).step()
         assert not mode.unverified
         return [norm, *(weight.detach() for weight in weights)]
 

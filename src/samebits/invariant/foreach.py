@@ -4,12 +4,15 @@ Knows how torch names them and nothing of what they compute."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
 PREFIX: Final = "_foreach_"
 _OTHER_NAMES: Final = {"norm": "linalg_vector_norm"}
+_WITHOUT_IN_PLACE_FORM: Final = ("maximum_", "minimum_")
+"""Lists have one, a single tensor has none: amsgrad and Adamax."""
 _BY_KEYWORD: Final = ("value", "alpha", "dtype")
 """Arguments that the single operation takes by name only."""
 
@@ -17,7 +20,13 @@ _BY_KEYWORD: Final = ("value", "alpha", "dtype")
 def single(name: str) -> Any:
     """`torch.ops.aten.add_` for `_foreach_add_`; None where torch has no such operation."""
     name = name.removeprefix(PREFIX)
+    if name in _WITHOUT_IN_PLACE_FORM:
+        return _written_back(getattr(torch.ops.aten, name[:-1]))
     return getattr(torch.ops.aten, _OTHER_NAMES.get(name, name), None)
+
+
+def _written_back(operation: Any) -> Callable[..., Any]:
+    return lambda x, *args, **kwargs: x.copy_(operation(x, *args, **kwargs))
 
 
 def one_by_one(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

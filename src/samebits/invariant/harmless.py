@@ -40,8 +40,8 @@ ne lt le gt ge isnan isinf isfinite isposinf isneginf logical_and logical_or log
 logical_and_ bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift __and__ __or__
 __xor__ __lshift__ __rshift__ bitwise_and_ bitwise_or_ signbit copysign nan_to_num nan_to_num_ fmod remainder positive
 eq_ ne_ lt_ le_ gt_ ge_ threshold_backward hardtanh_backward leaky_relu_backward hardswish_backward
-hardsigmoid_backward deg2rad rad2deg prelu _prelu_kernel
-heaviside isclose
+hardsigmoid_backward deg2rad rad2deg prelu _prelu_kernel heaviside isclose sign_ sgn_ trunc_ frac_ square_ copysign_
+fmod_ remainder_ logical_or_ logical_xor_ bitwise_not_ bitwise_xor_ hardswish_ hardsigmoid_
 """
 # Library functions with one form only; tests/invariant/test_places.py measures that a value's place does not matter.
 _MEASURED = """
