@@ -103,8 +103,9 @@ OPTIMIZERS: dict[type[torch.optim.Optimizer], dict[str, Any]] = {
     torch.optim.SGD: {"lr": 0.1, "momentum": 0.9, "nesterov": True},
     torch.optim.Adamax: {},
     torch.optim.RMSprop: {"centered": True},
-    torch.optim.Rprop: {},
     torch.optim.Adafactor: {},
+    # The last: on lists it writes into the gradients.
+    torch.optim.Rprop: {},
 }
 
 
