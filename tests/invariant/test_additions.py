@@ -104,7 +104,6 @@ OPTIMIZERS: dict[type[torch.optim.Optimizer], dict[str, Any]] = {
     torch.optim.Adamax: {},
     torch.optim.RMSprop: {"centered": True},
     torch.optim.Adafactor: {},
-    # The last: on lists it writes into the gradients.
     torch.optim.Rprop: {},
 }
 
@@ -114,10 +113,10 @@ def test_clipping_and_optimizers_work_in_every_form(foreach: bool | None) -> Non
     def step(form: bool | None) -> list[Tensor]:
         weights = [nn.Parameter(rows(torch.float32, count)) for count in (5, 9, 40)]
         with invariant_mode() as mode:
-            for weight in weights:
-                weight.grad = torch.cos(weight.detach() * 3)
-            norm = nn.utils.clip_grad_norm_(weights, 1.0, foreach=form)
             for kind, options in OPTIMIZERS.items():
+                for weight in weights:  # again: on lists some write into the gradients
+                    weight.grad = torch.cos(weight.detach() * 3)
+                norm = nn.utils.clip_grad_norm_(weights, 1.0, foreach=form)
                 kind(weights, foreach=form, **options).step()
         assert not mode.unverified
         return [norm, *(weight.detach() for weight in weights)]
