@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -42,7 +43,9 @@ def go_on(world: World) -> None:
 
 def happen(what: str) -> None:
     print("before it happens", flush=True)
-    if what == "raise":
+    if what == "leave slowly":
+        atexit.register(time.sleep, 5)
+    if what in ("raise", "leave slowly"):
         raise ArithmeticError("the sum is odd")
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

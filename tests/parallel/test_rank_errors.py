@@ -243,6 +243,16 @@ def test_the_launcher_names_the_first_cause(what: str, code: int, message: str) 
         assert b"[rank 1] before it happens\n" in lines.shown["err"]
 
 
+@pytest.mark.parametrize("waited", [30.0, 0.0])
+def test_a_rank_that_said_why_it_fails_is_waited_for(waited: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it may take long to leave, and the others, which only miss it, are heard first."""
+    monkeypatch.setattr("samebits.parallel.launching.SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr("samebits.parallel.launching.LEAVING_SECONDS", waited)
+    outcome = launch([sys.executable, PROGRAM, "leave slowly", "1"], 2, timeout=TIMEOUT, screen=Lines())
+    found = outcome.code == 1 and outcome.message == "rank 1 failed first (exit 1): ArithmeticError: the sum is odd"
+    assert found == bool(waited), outcome
+
+
 @pytest.fixture
 def wire() -> Iterator[tuple[str, str]]:
     with wired() as names:

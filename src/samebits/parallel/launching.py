@@ -28,6 +28,8 @@ CONSEQUENCES: Final = {"hung": 1, "lost": 2}
 # A rank that only lost another one may be heard first, or one that leaves it to rank 0 to say what all of them found:
 # whoever has something to say is given this long.
 SETTLE_SECONDS: Final = 2.0
+# One that has said why it fails ends by itself, with its own code and last words; on a busy machine that takes longer.
+LEAVING_SECONDS, LOOK_SECONDS = 30.0, 0.1
 # From the polite end of a rank to the other one.
 GRACE_SECONDS: Final = 3.0
 
@@ -161,7 +163,7 @@ def launch(
                 processes.append(
                     Process(rank, command, _environment(rank, size, (host, store.port), timeout), watch, screen)
                 )
-            interrupted = _wait(processes, watch)
+            interrupted = _wait(processes, watch, lambda each: _leaving(shared(store), each.rank))
         finally:
             for process in processes:
                 process.kill()
@@ -189,22 +191,30 @@ def _environment(rank: int, size: int, meeting: tuple[str, int], timeout: float)
     )
 
 
-def _wait(processes: Sequence[Process], watch: Watch) -> int:
+def _wait(processes: Sequence[Process], watch: Watch, leaving: Callable[[Process], bool]) -> int:
     """Until no process is left; the signal that came in between, or 0."""
-    asked, due = False, float("inf")
+    asked, due, latest = False, float("inf"), float("inf")
     while any(process.running for process in processes):
         watch.wait(due - time.monotonic())
         now = time.monotonic()
         if not asked:
             due = min([due, *(now + _settling(each) for each in processes if each.failed)])
             due = now if watch.signal else due
-        if now >= due:
+            latest = now if watch.signal else min(latest, due + LEAVING_SECONDS)
+        if due <= now < latest and not asked and any(each.running and leaving(each) for each in processes):
+            due = now + LOOK_SECONDS
+        elif now >= due:
             for process in processes:
                 process.kill() if asked else process.ask()
             due = float("inf") if asked else now + GRACE_SECONDS
             asked = True
     watch.drain()
     return watch.signal
+
+
+def _leaving(store: Any, rank: int) -> bool:
+    """A rank has said that it fails, and not because of another one."""
+    return failure_of(store, rank).get("kind", "") not in ("", *CONSEQUENCES)
 
 
 def _settling(process: Process) -> float:
