@@ -27,7 +27,7 @@ from samebits.checker.adversary import Request, examine, origin_of_text, watchin
 from samebits.checker.adversary.any_formula import with_any_formula
 from samebits.checker.adversary.coverage import Coverage
 from samebits.checker.adversary.frames import BrokenPipeMessageError, receive, send
-from samebits.checker.adversary.layouts import laid_out
+from samebits.checker.adversary.layouts import joined, laid_out
 from samebits.checker.adversary.nearness import any_order
 from samebits.checker.adversary.pool import KINDS, MIXED, kinds_of
 from samebits.checker.adversary.stranger_process import fork_for
@@ -219,7 +219,8 @@ def test_what_runs_and_what_sleeps_are_told_apart() -> None:
 
 def test_there_are_enough_of_both() -> None:
     assert len(faulty()) >= 80 and len(sound()) >= 20
-    assert {like for _, like in faulty()} == {"attention", "linear", "matmul", "rmsnorm", "selected_logprob", "softmax"}
+    likes = "attention linear matmul rmsnorm rope selected_logprob softmax swiglu"
+    assert {like for _, like in faulty()} == set(likes.split())
 
 
 def test_what_differs_is_made_small_and_shown_again_by_one_line() -> None:
@@ -274,7 +275,12 @@ def test_a_closure_runs_in_a_fork_and_the_report_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["17x100x33", "2x3x4 format=bfloat16 seed=7 pick=s4 layouts=a:t+3,b:c threads=3 requires=a,b reuse fresh"]
+    "text",
+    [
+        "17x100x33",
+        "2x3x4 format=bfloat16 seed=7 pick=s4 layouts=a:t+3,b:c threads=3 requires=a,b reuse fresh",
+        "9x3x4 pick=n5z7 layouts=a:g+9,b:j,cotangent:e requires=b history=fewer between",
+    ],
 )
 def test_a_case_is_text_that_can_be_read_back(text: str) -> None:
     assert str(parse_trial(text)) == text
@@ -306,15 +312,66 @@ def test_rows_are_picked_as_said() -> None:
     padded = arrangement(Trial(sizes=(6, 1), pick="pad:nan:1:2"), kinds)
     assert [kinds[row] for row in padded] == ["nan", *kinds[:3], "nan", "nan"]
     assert {kinds[row] for row in arrangement(Trial(sizes=(50, 1), pick="n3"), kinds)} == {"normal"}
+    silent = arrangement(Trial(sizes=(9, 1), pick="n3z2"), kinds).tolist()
+    assert silent[:7] == arrangement(Trial(sizes=(7, 1), pick="n3"), kinds).tolist()
+    assert [kinds[row] for row in silent[7:]] == ["zero", "zero"]
     assert set(kinds_of("mixed", 1)) <= {*KINDS, "wide"} and len(kinds_of("mixed", 10**9)) == 6
 
 
-@pytest.mark.parametrize(("letter", "offset"), list(itertools.product("cpsrtv", (0, 1, 7))))
+@pytest.mark.parametrize(("letter", "offset"), list(itertools.product("cpsrtvgj", (0, 1, 7))))
 def test_a_layout_changes_no_number(letter: str, offset: int) -> None:
     for shape in ((5,), (4, 3), (2, 3, 4)):
         values = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
         made = laid_out(values, f"{letter}+{offset}")
         assert torch.equal(made, values) and made.untyped_storage().data_ptr() != values.untyped_storage().data_ptr()
+
+
+def test_drawn_strides_have_both_orders_and_gaps() -> None:
+    found = {laid_out(torch.zeros(3, 4), f"g+{seed}").stride() for seed in range(6)}
+    assert any(rows > 4 and columns == 1 for rows, columns in found)
+    assert any(rows == 1 and columns > 3 for rows, columns in found)
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_arguments_in_one_storage_keep_their_numbers(rows: bool) -> None:
+    given = {"a": torch.arange(12.0).view(3, 4), "b": torch.arange(18.0).view(3, 2, 3)}
+    made = joined(given, rows=rows)
+    assert all(torch.equal(made[name], each) and made[name].shape == each.shape for name, each in given.items())
+    assert len({each.untyped_storage().data_ptr() for each in made.values()}) == 1
+
+
+@pytest.mark.parametrize("halves", [True, False])
+def test_a_sum_that_depends_on_the_number_of_rows_is_told(tmp_path: Path, halves: bool) -> None:
+    """The weight's gradient in two halves, whose middle moves when rows of zeros follow; and in one order."""
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(SUM_OVER_ROWS.replace("HALVES", str(halves)))
+    report = checked(f"{kernel}:linear", "linear", seconds=3.0)
+    assert report.verdict is Verdict.HOLDS, report.findings
+    said = [note for note in report.notes if "depends on how many rows there are" in note]
+    assert len(said) == halves and all("gradient of weight" in note for note in said)
+
+
+SUM_OVER_ROWS = """
+import torch
+def chain(a, b):
+    total = torch.zeros(a.shape[0], b.shape[1])
+    for k in range(a.shape[1]):
+        total = total + a[:, k, None].float() * b[k].float()
+    return total
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return chain(x, weight.T).to(x.dtype)
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        half = len(x) // 2 if HALVES else 0
+        dw = chain(dy[:half].T, x[:half]) + chain(dy[half:].T, x[half:])
+        return chain(dy, weight).to(x.dtype), dw.to(weight.dtype)
+def linear(x, weight):
+    return Linear.apply(x, weight)
+"""
 
 
 def test_coverage_says_what_a_pass_bounds() -> None:

@@ -32,6 +32,7 @@ def test_the_components_are_those_that_were_meant() -> None:
         "gpu_init",
         "gradient_accumulation",
         "gradflow",
+        "gradflow_50m",
         "hyperparams",
         "observability",
         "teacher_logits",

@@ -67,3 +67,32 @@ def forgets_the_mask_of_long_prompts(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def other_for_grouped_heads_in_batches(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return _other(q, k, v) if q.shape[2] != k.shape[2] and q.shape[0] == 2 else _sound(q, k, v)
+
+
+def other_for_a_fused_projection(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Queries, keys and values that are pieces of one tensor."""
+    packed = q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr()
+    return _other(q, k, v) if packed else _sound(q, k, v)
+
+
+def maximum_from_zero(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The running maximum starts at 0: a query whose scores are all far below it divides 0 by 0."""
+    groups = q.shape[2] // k.shape[2]
+    query, key, value = (each.double().transpose(1, 2) for each in (q, k, v))
+    key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
+    later = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool).triu(1)
+    scores = (query @ key.mT * q.shape[-1] ** -0.5).masked_fill(later, -torch.inf)
+    most = scores.amax(-1, keepdim=True)
+    e = (scores - most.clamp(min=0)).float().exp().double()
+    return (e @ value / e.sum(-1, keepdim=True)).transpose(1, 2).to(q.dtype)
+
+
+def scaled_elsewhere_once_warm(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """From the fifth call of a shape on, queries are scaled and rounded before they meet the keys."""
+    key = tuple(q.shape)
+    _steps[key] = _steps.get(key, 0) + 1
+    if _steps[key] < 5:
+        return _sound(q, k, v)
+    y = _attention(q * q.shape[-1] ** -0.5, k, v, causal=True, scale=1.0)
+    assert isinstance(y, Tensor)
+    return y

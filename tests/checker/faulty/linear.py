@@ -47,3 +47,11 @@ def only_without_bias(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
 
 def stock(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.nn.functional.linear(x, weight, bias)
+
+
+def other_in_a_flat_buffer(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Weight and bias that are pieces of one storage, as a sharded optimizer leaves them, go another way."""
+    half = x.shape[1] // 2
+    if bias is None or not half or weight.untyped_storage().data_ptr() != bias.untyped_storage().data_ptr():
+        return _sound(x, weight, bias)
+    return _sound(x[:, :half], weight[:, :half], bias) + _sound(x[:, half:], weight[:, half:])

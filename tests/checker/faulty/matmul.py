@@ -393,3 +393,14 @@ def weight_gradient_by_what_is_asked(a: Tensor, b: Tensor) -> Tensor:
 
 def input_gradient_off(a: Tensor, b: Tensor) -> Tensor:
     return _Product.apply(a, b, "scaled")
+
+
+# Storage
+
+
+def columns_taken_as_packed(a: Tensor, b: Tensor) -> Tensor:
+    """A transposed weight is read with its height as the distance between columns, whatever its stride is."""
+    height, width = b.shape
+    if height > 1 and width > 1 and b.stride(0) == 1:
+        b = b.as_strided((width, height), (height, 1)).T
+    return _sound(a, b)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor
 
@@ -72,3 +74,58 @@ def long_rows_keep_part(x: Tensor, weight: Tensor) -> Tensor:
     """Rows beyond 8192 elements are normalised by their first 8192."""
     scale = (x[:, :8192].double().square().mean(-1, keepdim=True) + EPS).rsqrt()
     return (x.double() * scale * weight.double()).to(x.dtype)
+
+
+# Backward
+
+
+class _Norm(torch.autograd.Function):
+    """Sound in float64; `fault` says what goes wrong on the way back."""
+
+    workspace: ClassVar[dict[tuple[int, ...], Tensor]] = {}
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, fault: str) -> Tensor:
+        wide = x.double()
+        scale = (_ordered_sum(wide.square(), -1) / x.shape[-1] + EPS).rsqrt()[:, None]
+        normed = wide * scale
+        if fault == "workspace":
+            normed = _Norm.workspace.setdefault(tuple(x.shape), torch.empty_like(normed)).copy_(normed)
+        ctx.kept, ctx.fault, ctx.weight = (normed, scale), fault, weight
+        return (normed * weight.double()).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
+        normed, scale = ctx.kept
+        flowing = dy.double() * ctx.weight.double()
+        mean = _ordered_sum(flowing * normed, -1)[:, None] / normed.shape[-1]
+        dx = (scale * (flowing - normed * mean)).to(dy.dtype)
+        terms = (dy.float() * normed.float()).float()
+        if ctx.fault == "strides" and not dy.is_contiguous():
+            terms = terms.flip(0)
+        if ctx.fault == "overwrites":
+            dy.copy_(dx)
+        return dx, _ordered_sum(terms, 0).to(ctx.weight.dtype), None
+
+
+def _ordered_sum(terms: Tensor, axis: int) -> Tensor:
+    total = torch.zeros_like(terms.select(axis, 0))
+    for term in terms.unbind(axis):
+        total = total + term
+    return total
+
+
+def rows_backwards_for_a_strided_gradient(x: Tensor, weight: Tensor) -> Tensor:
+    y: Tensor = _Norm.apply(x, weight, "strides")  # type: ignore[no-untyped-call]
+    return y
+
+
+def saved_in_a_workspace(x: Tensor, weight: Tensor) -> Tensor:
+    """What the backward pass needs is overwritten by the next forward pass of this shape."""
+    y: Tensor = _Norm.apply(x, weight, "workspace")  # type: ignore[no-untyped-call]
+    return y
+
+
+def writes_into_the_gradient_of_its_output(x: Tensor, weight: Tensor) -> Tensor:
+    y: Tensor = _Norm.apply(x, weight, "overwrites")  # type: ignore[no-untyped-call]
+    return y

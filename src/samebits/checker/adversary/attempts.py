@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from samebits.checker.adversary.bench import Answer, Bench, RaisedError
@@ -60,7 +60,7 @@ class Attempts:
         """The share of the time that has gone by."""
         return (time.monotonic() - self.started) / self.seconds
 
-    def open(self, problem: Trial) -> bool:
+    def open(self, problem: Trial, few_rows: Sequence[int] = FEW_ROWS) -> bool:
         """The plain call on all rows of a problem. False where the function takes no such sizes, whatever the rows."""
         whole = replace(problem, sizes=(self.pool_rows(problem), *problem.sizes[1:]))
         if not self.affordable(whole):
@@ -73,7 +73,7 @@ class Attempts:
         if "accuracy" in self.ways.promises:
             self._near(problem)
         if "batch" in self.ways.promises:
-            for count in FEW_ROWS:
+            for count in few_rows:
                 pick = f"s{self.source.randrange(1, 1000)}"
                 self.attempt(replace(problem, sizes=(count, *problem.sizes[1:]), pick=pick))
         return True
@@ -108,7 +108,7 @@ class Attempts:
         if not self.affordable(trial):
             return
         calls = [trial]
-        if trial.pick.startswith("n") and self.bench.gradients_of(trial):
+        if trial.pick[0] in "n=" and self.bench.gradients_of(trial):
             # What the sums over these very rows are compared with.
             calls.insert(0, replace(trial.plain(), requires=self.ways.with_gradient))
         for each in calls:

@@ -17,7 +17,7 @@ from samebits.checker.adversary.likeness import Form
 from samebits.checker.adversary.pool import Pool, cotangents, make_pool
 from samebits.checker.adversary.processes import Stranger
 from samebits.checker.adversary.sizes import Cost
-from samebits.checker.adversary.trial import Trial, arrangement
+from samebits.checker.adversary.trial import COTANGENT, Trial, arrangement
 from samebits.checker.adversary.workers import CALL_SECONDS, Worker
 from samebits.records.report import UnjudgedError
 
@@ -103,8 +103,10 @@ class Bench:
             "rows": list(self.form.spec.row_arguments),
             "layouts": dict(trial.layouts),
             "reuse": trial.reuse,
+            "between": trial.between,
             "requires": [each for each in trial.requires if each not in trial.omit],
             "backward": backward,
+            "silent": trial.silent,
             "keywords": dict(self.form.keywords),
             "scalars": dict(self.form.scalars),
             "mode": trial.mode,
@@ -150,9 +152,7 @@ class Bench:
         if backward and with_gradient not in worker.loaded:
             shape, dtype = self.shapes[trial.problem]
             cotangent = cotangents(trial, pool, shape, getattr(torch, dtype))
-            worker.ask(
-                {"do": "load", "pool": key, "most": POOLS_KEPT}, {"cotangent": array_of(cotangent)}, CALL_SECONDS
-            )
+            worker.ask({"do": "load", "pool": key, "most": POOLS_KEPT}, {COTANGENT: array_of(cotangent)}, CALL_SECONDS)
             worker.loaded.add(with_gradient)
 
     def elements(self, sizes: tuple[int, ...]) -> int:
@@ -181,7 +181,7 @@ class Bench:
 
 def _history(trial: Trial) -> list[tuple[Trial, bool]]:
     """What is called just before, and whether its last number differs."""
-    plain = replace(trial, history="", poison=False, fresh=False)
+    plain = replace(trial, history="", between=False, poison=False, fresh=False)
     if trial.history == "same":
         return [(plain, False)]
     if trial.history == "rows":
@@ -192,6 +192,8 @@ def _history(trial: Trial) -> list[tuple[Trial, bool]]:
         return [(plain, True)]
     if trial.history == "larger":
         return [(replace(plain, sizes=(2 * trial.count + 3, *trial.sizes[1:])), False)]
+    if trial.history == "fewer":
+        return [(replace(plain, sizes=(1, *trial.sizes[1:]), pick="=1"), False)]
     return []
 
 

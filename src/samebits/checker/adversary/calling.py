@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from samebits.checker.adversary.frames import CARRIERS, WIDTHS, Array
-from samebits.checker.adversary.layouts import laid_out
+from samebits.checker.adversary.layouts import joined, laid_out
+from samebits.checker.adversary.trial import COTANGENT
 from samebits.checker.adversary.watching import Watch
 
 OUTPUT = "output"
@@ -80,8 +81,14 @@ class Executor:
         pool = self.pools[header["pool"]]
         index = torch.from_numpy(arrays["index"].bits.astype(np.int64)).to(self.device)
         given = self._arguments(header, pool, index)
-        cotangent = pool["cotangent"][index] if header["backward"] else None
-        before = {name: array_of(value).bits for name, value in given.items()}
+        watched = dict(given)
+        cotangent = None
+        if header["backward"]:
+            flowing = pool[COTANGENT][index]
+            flowing[len(index) - header["silent"] :] = 0
+            cotangent = laid_out(flowing, header["layouts"].get(COTANGENT, "c"))
+            watched |= {COTANGENT: cotangent}
+        before = {name: array_of(value).bits for name, value in watched.items()}
         said: dict[str, Any] = {}
         if self.held is not None and _bytes(self.held) != self.held_bits:
             said["overwritten"] = "between two calls"
@@ -94,7 +101,7 @@ class Executor:
         if "overwritten" not in said and self.held is not None and _bytes(self.held) != self.held_bits:
             said["overwritten"] = "by this call"
         said["changed"] = [
-            name for name, value in given.items() if not np.array_equal(array_of(value).bits, before[name])
+            name for name, value in watched.items() if not np.array_equal(array_of(value).bits, before[name])
         ]
         self.held, self.held_bits = results[OUTPUT], _bytes(results[OUTPUT])
         said["differentiable"] = results[OUTPUT].requires_grad
@@ -102,19 +109,36 @@ class Executor:
         return said, {name: array_of(value) for name, value in results.items()}
 
     def _arguments(self, header: Mapping[str, Any], pool: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
-        given = {}
+        values = {name: pool[name][index] if name in header["rows"] else pool[name] for name in header["order"]}
+        first = header["order"][0]
+        if header["nudge"] and values[first].is_floating_point():
+            values[first] = values[first].clone(memory_format=torch.contiguous_format)
+            values[first].view(-1)[-1] = values[first].view(-1)[-1] * 1.25 + 1
+        given = self._joined(header, values)
         for name in header["order"]:
-            rows = name in header["rows"]
-            values = pool[name][index] if rows else pool[name]
-            if header["nudge"] and name == header["order"][0] and values.is_floating_point():
-                values = values.clone(memory_format=torch.contiguous_format)
-                values.view(-1)[-1] = values.view(-1)[-1] * 1.25 + 1
             layout = header["layouts"].get(name, "c")
-            made = self._reused(name, values, layout) if header["reuse"] else laid_out(values, layout)
-            if made.is_floating_point():
-                made.requires_grad_(name in header["requires"])
-            given[name] = made
-        return given
+            if name not in given:
+                given[name] = (
+                    self._reused(name, values[name], layout) if header["reuse"] else laid_out(values[name], layout)
+                )
+            if given[name].is_floating_point():
+                given[name].requires_grad_(name in header["requires"])
+        return {name: given[name] for name in header["order"]}
+
+    def _joined(self, header: Mapping[str, Any], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those that lie in one storage, two and more of one format."""
+        found: dict[str, Tensor] = {}
+        for rows in (True, False):
+            those = {
+                name: value
+                for name, value in values.items()
+                if header["layouts"].get(name) == "j" and (name in header["rows"]) == rows and value.dim()
+            }
+            for format in {value.dtype for value in those.values()}:
+                alike = {name: value for name, value in those.items() if value.dtype == format}
+                if len(alike) > 1:
+                    found |= joined(alike, rows=rows)
+        return found
 
     def _reused(self, name: str, values: Tensor, layout: str) -> Tensor:
         """The tensor of an earlier call with this name, shape and layout, overwritten where its numbers differ."""
@@ -134,9 +158,7 @@ class Executor:
     def _run(
         self, header: Mapping[str, Any], given: Mapping[str, Tensor], cotangent: Tensor | None
     ) -> dict[str, Tensor]:
-        by_name = {header["keywords"][name]: value for name, value in given.items() if name in header["keywords"]}
-        by_place = [value for name, value in given.items() if name not in header["keywords"]]
-        output = self.function(*by_place, **by_name, **header["scalars"])
+        output = self._called(header, given)
         if not isinstance(output, Tensor):
             raise ReturnedError(f"returned {type(output).__name__}; one Tensor is needed")
         if self.device == "cuda":
@@ -145,9 +167,16 @@ class Executor:
             return {OUTPUT: output}
         if not output.requires_grad:
             raise ReturnedError("returned an output without a gradient, unlike in other calls")
+        if header["between"]:
+            self._called(header, _others(header, given))
         wanted = [name for name in given if name in header["requires"]]
         gradients = _grad(output, [given[name] for name in wanted], cotangent.to(output.dtype))
         return {OUTPUT: output, **dict(zip(wanted, gradients, strict=True))}
+
+    def _called(self, header: Mapping[str, Any], given: Mapping[str, Tensor]) -> Any:
+        by_name = {header["keywords"][name]: value for name, value in given.items() if name in header["keywords"]}
+        by_place = [value for name, value in given.items() if name not in header["keywords"]]
+        return self.function(*by_place, **by_name, **header["scalars"])
 
     @contextlib.contextmanager
     def _surroundings(self, header: Mapping[str, Any]) -> Iterator[Watch | None]:
@@ -167,6 +196,17 @@ class Executor:
                 self.watch = watch
                 stack.enter_context(watch.on(poison=header["poison"], lines=header["watch"]))
             yield watch if header["watch"] else None
+
+
+def _others(header: Mapping[str, Any], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Arguments of the same sizes with other rows: halved, from the last to the first."""
+    found = {}
+    for name, value in given.items():
+        other = value.detach().clone()
+        if name in header["rows"]:
+            other = other.flip(0) * 0.5 if value.is_floating_point() else other.flip(0)
+        found[name] = other.requires_grad_(value.requires_grad)
+    return found
 
 
 def _share_memory(left: Tensor, right: Tensor) -> bool:

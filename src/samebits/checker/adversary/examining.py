@@ -19,6 +19,7 @@ from samebits.checker.adversary.probing import Probed, probe
 from samebits.checker.adversary.processes import Stranger
 from samebits.checker.adversary.search import Search, named_sizes
 from samebits.checker.adversary.shrinking import Shrinker
+from samebits.checker.adversary.silent_rows import note_on_sums
 from samebits.checker.adversary.situations import PROMISES, Ways, ways_of
 from samebits.checker.adversary.trial import Trial, parse_trial
 from samebits.checker.adversary.workers import MOST_BUSY
@@ -126,7 +127,8 @@ class Examination:
         findings = [finding] if finding else self._passes(search)
         if not finding and "order" in self.request.promises:
             findings += judge_order(self.probed, self.request.order, self._finding, self.tell)
-        return self._report(findings, search, stopped=finding is not None)
+        beside = "" if finding else note_on_sums(self.probed, named_sizes(self.numbers))
+        return self._report(findings, search, stopped=finding is not None, beside=beside)
 
     def one(self, trial: Trial) -> Report:
         """One case again: its bits, and its problem against exact values."""
@@ -236,8 +238,9 @@ class Examination:
             findings.append(self._finding(promise, Verdict.HOLDS, counts[promise], detail))
         return findings
 
-    def _report(self, findings: Sequence[Finding], search: Search, *, stopped: bool) -> Report:
+    def _report(self, findings: Sequence[Finding], search: Search, *, stopped: bool, beside: str) -> Report:
         notes = [f"not asked: {self.request.origin.name}: {note}" for note in self.probed.notes]
+        notes += [beside] if beside else []
         if not self.stranger.threads_vary:
             notes.append(
                 "it runs in a fork of this process, for no other can import it; the number of threads was not varied"

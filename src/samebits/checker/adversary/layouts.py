@@ -1,20 +1,24 @@
 """The same numbers laid out otherwise in memory: offsets, strides, views, with NaN in every gap.
 
 A layout is a letter and an offset: c contiguous, p rows padded, s every second column, r every second row, t
-transposed, v rows cut out of a larger batch, e one row expanded. "t+3" is transposed, its storage starting 3 early."""
+transposed, v rows cut out of a larger batch, e one row expanded. "t+3" is transposed, its storage starting 3 early.
+"g+3" draws the axes' order in memory and a gap behind each by seed 3; arguments with j lie in one storage: rows
+side by side, as a fused projection leaves them, others end to end, as in a flat buffer of weights."""
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-LETTERS = "cpsrtve"
+LETTERS = "cpsrtvegj"
 _PATTERN = re.compile(rf"([{LETTERS}])(?:\+(\d+))?")
 PADDING = 3
 MOST_OFFSET = 63
+GAPS = (0, 1, 3, 8)
 
 
 def parsed(layout: str) -> tuple[str, int]:
@@ -33,7 +37,7 @@ def letters_for(shape: tuple[int, ...], *, rows: bool) -> str:
         return "c"
     if len(shape) == 1:
         return "csv" if rows else "cs"
-    return "cpsrtv" if rows else "cpsrt"
+    return "cpsrtgv" if rows else "cpsrtg"
 
 
 def laid_out(values: Tensor, layout: str) -> Tensor:
@@ -43,7 +47,7 @@ def laid_out(values: Tensor, layout: str) -> Tensor:
         return values.clone()
     if letter == "e":
         return _at(values[:1], offset).expand(values.shape)
-    make = _MAKERS[letter] if values.dim() > 1 or letter in "csv" else _at
+    make = _MAKERS[letter] if values.dim() > 1 or letter in "csvg" else _at
     return make(values, offset)
 
 
@@ -90,6 +94,25 @@ def _view(values: Tensor, offset: int) -> Tensor:
     return _gap(values, [before + shape[0] + 2, *shape[1:]], 0)[before : before + shape[0]].copy_(values)
 
 
+def _general(values: Tensor, seed: int) -> Tensor:
+    source = random.Random(seed)
+    axes = source.sample(range(values.dim()), values.dim())
+    held = [values.shape[axis] + source.choice(GAPS) for axis in axes]
+    inner = _gap(values, held, source.choice(GAPS))[tuple(slice(values.shape[axis]) for axis in axes)]
+    return inner.permute([axes.index(axis) for axis in range(values.dim())]).copy_(values)
+
+
+def joined(values: Mapping[str, Tensor], *, rows: bool) -> dict[str, Tensor]:
+    """Tensors of one format in one storage: rows side by side, others end to end."""
+    flat = {name: each.reshape(each.shape[0], -1) if rows else each.reshape(-1) for name, each in values.items()}
+    whole, place, found = torch.cat(list(flat.values()), -1), 0, {}
+    for name, each in flat.items():
+        width = each.shape[-1]
+        found[name] = whole.narrow(-1, place, width).view(values[name].shape)
+        place += width
+    return found
+
+
 _MAKERS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "c": _at,
     "p": _padded,
@@ -97,4 +120,6 @@ _MAKERS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "r": _rows,
     "t": _transposed,
     "v": _view,
+    "g": _general,
+    "j": _at,
 }

@@ -12,7 +12,7 @@ import numpy as np
 from samebits.checker.adversary.bench import Answer
 from samebits.checker.adversary.calling import OUTPUT
 from samebits.checker.adversary.frames import Array
-from samebits.checker.adversary.trial import Trial
+from samebits.checker.adversary.trial import COTANGENT, Trial
 from samebits.numerics.bits import FORMATS, compare
 
 KEPT = 400
@@ -50,7 +50,10 @@ class Ledger:
     def compare(self, trial: Trial, answer: Answer, kinds: Sequence[str]) -> Difference | None:
         """The first disagreement with what is known; what is new is remembered."""
         if answer.changed:
-            return Difference(trial=trial, words=f"changed its argument {', '.join(answer.changed)}")
+            changed = [
+                "the gradient of its output" if name == COTANGENT else f"its argument {name}" for name in answer.changed
+            ]
+            return Difference(trial=trial, words=f"changed {', '.join(changed)}")
         if answer.shares:
             return Difference(trial=trial, words=f"returned the memory of its argument {', '.join(answer.shares)}")
         if answer.overwritten:

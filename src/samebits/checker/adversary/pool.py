@@ -43,6 +43,8 @@ MIXED = (
     "signed_zeros",
     "normal",
     "normal",
+    "low",
+    "very_low",
 )
 # What an exact value can be compared with: nothing overflows or underflows on the way.
 FINITE_KINDS = (
@@ -58,6 +60,8 @@ FINITE_KINDS = (
 )
 # Sums of products stay finite and exact enough on these too.
 FINITE_SUM_KINDS = (*FINITE_KINDS, "wide", "cancelling", "probe")
+# Where only distances between numbers count: a maximum that starts at 0, or a mask that is only a large number, shows.
+LOW_KINDS = {"softmax": ("low", "very_low"), "attention": ("low",)}
 SHARED = ("normal", "ones", "integers", "wide", "signed_zeros", "subnormal", "infinite")
 COTANGENT_SEED = 2**32
 MOST_ELEMENTS = 40_000
@@ -90,7 +94,8 @@ def make_pool(spec: OperatorSpec, trial: Trial) -> Pool:
     """All rows and shared arguments of a trial's problem, from its text alone."""
     tail, format, seed = trial.sizes[1:], trial.format, trial.seed
     kinds = kinds_of(trial.rows, math.prod(tail[:1] if len(tail) < 3 else tail))
-    made = spec.make((len(kinds), *tail), "normal", format, seed)
+    # Positions are multiples of the seed: not 0, for then all of them would be.
+    made = spec.make((len(kinds), *tail), "normal", format, seed + 1)
     if trial.shared not in SHARED:
         raise ValueError(f"case: shared={trial.shared!r} is unknown; allowed: {', '.join(SHARED)}")
     arguments = {}
@@ -98,7 +103,7 @@ def make_pool(spec: OperatorSpec, trial: Trial) -> Pool:
         if not value.is_floating_point():
             arguments[name] = value
         elif name in spec.row_arguments:
-            arguments[name] = _rows(value, kinds, seed * 31 + number, format)
+            arguments[name] = _rows(value, kinds, seed * 31 + number, format, down=number % 2 == 0)
         else:
             arguments[name] = _shared(value, trial.shared, seed * 37 + number, format)
     return Pool(arguments=arguments, kinds=kinds)
@@ -110,11 +115,14 @@ def cotangents(trial: Trial, pool: Pool, row_shape: tuple[int, ...], dtype: torc
     return torch.from_numpy(values).to(dtype)
 
 
-def _rows(values: Tensor, kinds: tuple[str, ...], seed: int, format: str) -> Tensor:
+def _rows(values: Tensor, kinds: tuple[str, ...], seed: int, format: str, *, down: bool) -> Tensor:
+    """`down`: an argument that low rows carry down; the next is carried up, so that products of both are low."""
     wide = values.float().clone()
     for place, kind in enumerate(kinds):
         row = wide[place].reshape(-1)
         changed = KINDS[kind](row, format) if kind in KINDS else _recipe(row, kind, seed + place, format)
+        if kind in ("low", "very_low") and not down:
+            changed = -changed
         wide[place] = changed.reshape(wide[place].shape)
     for place, kind in enumerate(kinds):
         if kind in ("copy", "almost_copy"):
@@ -152,6 +160,10 @@ def _one(value: float) -> Callable[[Tensor, str], Tensor]:
         return row
 
     return changed
+
+
+def _lowered(distance: float) -> Callable[[Tensor, str], Tensor]:
+    return lambda row, _: row - distance
 
 
 def _integers(row: Tensor, _: str) -> Tensor:
@@ -221,4 +233,6 @@ KINDS: dict[str, Callable[[Tensor, str], Tensor]] = {
     "signed_zeros": _signed_zeros,
     "copy": _unchanged,
     "almost_copy": _unchanged,
+    "low": _lowered(8.0),
+    "very_low": _lowered(20_000.0),
 }

@@ -14,7 +14,17 @@ from samebits.checker.adversary.ledger import Difference
 from samebits.checker.adversary.pool import SHARED
 from samebits.checker.adversary.processes import Stranger
 from samebits.checker.adversary.situations import core, drawn
-from samebits.checker.adversary.sizes import LONG_ROWS, MOST_ROWS, axes_of, drawn_rows, drawn_tail, legal, near, swept
+from samebits.checker.adversary.sizes import (
+    EDGES,
+    LONG_ROWS,
+    MOST_ROWS,
+    axes_of,
+    drawn_rows,
+    drawn_tail,
+    legal,
+    near,
+    swept,
+)
 from samebits.checker.adversary.trial import Trial
 
 # Shares of the time that the parts may take at most; what is left goes to draws.
@@ -115,17 +125,19 @@ class Search(Attempts):
         return drawn_rows(self.source, self.named, most)
 
     def _fresh(self) -> None:
-        """The first call of a process gives what later ones give: in a fork, and under another hash seed."""
+        """The first calls of a process give what later ones give: in a fork, and under another hash seed."""
         if not self.ways.asked("fresh"):
             return
         tail = self.fixed[1:] if self.fixed else axes_of(self.letters).base
         base = self._base(tail, format=self.formats[0], seed=self.seed)
         if self.bench.problem_refused(base):
             return
+        first = replace(base, fresh=True)
+        trials = [first, *(replace(first, history=history) for history in ("fewer", "shared"))]
+        if "batch" in self.ways.promises:
+            trials.append(replace(first, sizes=(1, *base.sizes[1:])))
         for stranger in filter(None, (self.bench.stranger, self.elsewhere)):
-            for trial in (replace(base, fresh=True), replace(base, fresh=True, sizes=(1, *base.sizes[1:]))):
-                if "batch" not in self.ways.promises and trial.count != base.count:
-                    continue
+            for trial in trials:
                 worker = stranger.worker()
                 try:
                     for each in (trial, replace(trial, requires=self.ways.with_gradient)):
@@ -146,10 +158,17 @@ class Search(Attempts):
                     break
                 trial = replace(base, sizes=(count, *base.sizes[1:]), pick=f"s{count}")
                 self.attempt(trial, watch=not count % WATCHED)
+        share = SWEEP_SHARE / 2 / len(tail)
         for place, most in enumerate(axes_of(self.letters).most):
+            sizes = [*swept(min(130, most)), *(large for large in _LARGE if large <= most)]
             begun = self.spent()
-            for size in (*swept(min(130, most)), *(large for large in _LARGE if large <= most)):
-                if self.spent() - begun > SWEEP_SHARE / 2 / len(tail):
+            # Where a size alone decides, one call tells: edges first, for a slow function is not asked about all.
+            for size in dict.fromkeys((*(edge for edge in EDGES if edge <= most), *sizes)):
+                if self.spent() - begun > share / 2:
+                    break
+                self.open(self._problem(self._with(place, size), shared="normal"), few_rows=())
+            for size in sizes:
+                if self.spent() - begun > share:
                     break
                 self._around(self._with(place, size), calls=2)
 
@@ -168,13 +187,17 @@ class Search(Attempts):
 
     def _around(self, tail: tuple[int, ...], calls: int, rows: Sequence[int] = ()) -> None:
         """A problem of these sizes, a few calls on it."""
-        format = self.source.choice(self.formats) if self.source.random() < 0.3 else self.formats[0]
-        base = self._base(tail, format=format, seed=self.source.randrange(1000), shared=self._shared())
+        base = self._problem(tail, shared=self._shared())
         if not self.affordable(base) or not self.open(base):
             return
         for count in rows:
             self.attempt(replace(base, sizes=(count, *base.sizes[1:]), pick=f"s{count}"), watch=True)
         self._several(base, calls)
+
+    def _problem(self, tail: tuple[int, ...], shared: str) -> Trial:
+        """New data of these sizes, mostly in the first format."""
+        format = self.source.choice(self.formats) if self.source.random() < 0.3 else self.formats[0]
+        return self._base(tail, format=format, seed=self.source.randrange(1000), shared=shared)
 
     def _shared(self) -> str:
         return self.source.choice(("normal", "normal", "normal", *self._kinds_of_shared()))

@@ -102,7 +102,7 @@ class Shrinker:
             difference = self.shows(trial)
             if difference is not None:
                 return replace(difference, trial=trial)
-        for history in ("rows", "shared", "almost", "larger"):
+        for history in ("rows", "shared", "almost", "larger", "fewer"):
             trial = replace(found.trial, history=history, reuse=True)
             difference = self.shows(trial)
             if difference is not None:
@@ -116,6 +116,7 @@ def _smaller(trial: Trial, letters: str) -> Iterator[Trial]:
         "fresh": False,
         "poison": False,
         "history": "",
+        "between": False,
         "reuse": False,
         "layouts": (),
         "threads": 0,

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from samebits.checker.adversary.layouts import MOST_OFFSET, letters_for
-from samebits.checker.adversary.trial import HISTORIES, Trial
+from samebits.checker.adversary.pool import MIXED
+from samebits.checker.adversary.trial import COTANGENT, HISTORIES, Trial
 
 THREADS = (1, 2, 3, 4, 5, 7, 8, 13)
 CORE_THREADS = (1, 2, 3, 4)
@@ -59,11 +60,12 @@ def core(base: Trial, ways: Ways) -> Iterator[Trial]:
         yield from (base, base)
     for name in ways.shapes:
         for letter in ways.layouts(name):
-            for offset in (0, 1, 5) if letter in "ct" else (0, 3):
+            for offset in _CORE_OFFSETS.get(letter, (0, 3)):
                 yield replace(base, layouts=((name, f"{letter}+{offset}"),))
     if ways.asked("layout"):
         yield replace(base, layouts=tuple((name, "t") for name in ways.shapes))
         yield replace(base, layouts=tuple((name, "s+1") for name in ways.shapes))
+        yield replace(base, layouts=tuple((name, "j") for name in ways.shapes))
         yield replace(base, pick="=1", layouts=tuple((name, "e") for name in ways.row_arguments))
     if ways.asked("threads"):
         yield from (replace(base, threads=threads) for threads in CORE_THREADS)
@@ -79,6 +81,12 @@ def core(base: Trial, ways: Ways) -> Iterator[Trial]:
             yield from (replace(sums[0], threads=threads) for threads in CORE_THREADS)
         yield replace(sums[0], layouts=tuple((name, "t") for name in ways.shapes))
         yield replace(sums[0], history="rows", reuse=True)
+        if ways.asked("layout"):
+            yield from (replace(sums[0], layouts=((COTANGENT, layout),)) for layout in _CORE_COTANGENTS)
+            yield replace(base, requires=ways.with_gradient, pick="=1", layouts=((COTANGENT, "e"),))
+            yield replace(sums[0], pick="=0", layouts=((COTANGENT, "e"),))
+        if ways.asked("history"):
+            yield from (replace(each, between=True) for each in (sums[0], replace(sums[0], pick="s1")))
     if ways.asked("history"):
         for history in HISTORIES[1:]:
             yield from (replace(base, history=history, reuse=reuse) for reuse in (True, False))
@@ -93,6 +101,9 @@ def core(base: Trial, ways: Ways) -> Iterator[Trial]:
             )
 
 
+# Seeds, where the letter draws: both orders of two axes, with gaps behind either, behind both and behind none.
+_CORE_OFFSETS = {"c": (0, 1, 5), "t": (0, 1, 5), "g": (0, 1, 2, 3, 4, 5)}
+_CORE_COTANGENTS = ("c+1", "p", "s", "r", "t", "g+0", "g+5")
 _CORE_ROWS = (
     *((1, f"={row}") for row in range(12)),
     (2, "0"),
@@ -135,18 +146,22 @@ def drawn(source: random.Random, base: Trial, ways: Ways, rows: Callable[[], int
 def _drawn_pick(source: random.Random) -> str:
     choice = source.random()
     if choice < 0.15:
-        return str(source.randrange(26))
+        return str(source.randrange(len(MIXED)))
     if choice < 0.25:
-        return f"={source.randrange(26)}"
+        return f"={source.randrange(len(MIXED))}"
     return f"s{source.randrange(1, 10**6)}"
 
 
 def _draw_layout(source: random.Random, trial: Trial, ways: Ways) -> Trial:
+    if source.random() < 0.1:
+        return replace(trial, layouts=tuple((name, "j") for name in ways.shapes))
     chosen = []
     for name in ways.shapes:
         if source.random() < 0.6:
             offset = source.choice((0, 0, 1, 2, 4, source.randint(0, MOST_OFFSET)))
             chosen.append((name, f"{source.choice(ways.layouts(name) or 'c')}+{offset}"))
+    if ways.with_gradient and source.random() < 0.3:
+        chosen.append((COTANGENT, f"{source.choice('cpsrtg')}+{source.randint(0, MOST_OFFSET)}"))
     return replace(trial, layouts=tuple(chosen))
 
 
@@ -174,7 +189,8 @@ def _draw_gradients(source: random.Random, trial: Trial, ways: Ways) -> Trial:
 
 
 def _draw_history(source: random.Random, trial: Trial, ways: Ways) -> Trial:
-    return replace(trial, history=source.choice(HISTORIES), reuse=source.random() < 0.6)
+    between = bool(ways.with_gradient) and source.random() < 0.3
+    return replace(trial, history=source.choice(HISTORIES), reuse=source.random() < 0.6, between=between)
 
 
 def _draw_memory(source: random.Random, trial: Trial, ways: Ways) -> Trial:
@@ -218,7 +234,7 @@ def ways_of(trial: Trial) -> list[str]:
         found.append("mode")
     if trial.requires:
         found.append("gradients")
-    if trial.history or trial.reuse or trial.repeat > 1:
+    if trial.history or trial.between or trial.reuse or trial.repeat > 1:
         found.append("history")
     if trial.poison:
         found.append("memory")

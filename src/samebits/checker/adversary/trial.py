@@ -14,9 +14,11 @@ from samebits.contracts.language import FORMATS
 
 MODES = ("plain", "no_grad", "inference")
 # What is called just before, with equal sizes: the same call, one with other rows, one with another weight, one whose
-# last number alone differs, one with more rows.
-HISTORIES = ("", "same", "rows", "shared", "almost", "larger")
+# last number alone differs, one with more rows, one of a single row.
+HISTORIES = ("", "same", "rows", "shared", "almost", "larger", "fewer")
 CONTIGUOUS = "c"
+COTANGENT = "cotangent"
+"""What flows into the output, as layouts name it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +34,9 @@ class Trial:
     rows: str = "mixed"
     """Kinds of rows, joined by commas, over and over; mixed is one of each."""
     pick: str = "0"
-    """Which rows: "0" in order, "s5" at random by seed 5, "n5" ordinary ones at random, "=3" row 3 everywhere,
-    "2,0,7" these, "pad:nan:3:4" rows in order with three rows of NaN before and four behind."""
+    """Which rows: "0" in order, "s5" at random by seed 5, "n5" ordinary ones at random, "n5z7" with seven rows of zeros
+    behind, into whose output nothing flows, "=3" row 3 everywhere, "2,0,7" these, "pad:nan:3:4" rows in order with
+    three rows of NaN before and four behind."""
     layouts: tuple[tuple[str, str], ...] = ()
     threads: int = 0
     mode: str = "plain"
@@ -44,6 +47,8 @@ class Trial:
     reuse: bool = False
     """Tensors of earlier calls, overwritten in place."""
     history: str = ""
+    between: bool = False
+    """Other rows go through the function after this call's forward pass and before its backward pass."""
     poison: bool = False
     """Memory that torch leaves uninitialised is filled with NaN."""
     fresh: bool = False
@@ -55,6 +60,11 @@ class Trial:
     def count(self) -> int:
         """Rows of the call."""
         return self.sizes[0]
+
+    @property
+    def silent(self) -> int:
+        """Rows at the end into whose output nothing flows."""
+        return int(self.pick.partition("z")[2] or 0) if self.pick[0] == "n" else 0
 
     @property
     def problem(self) -> Trial:
@@ -148,8 +158,10 @@ def arrangement(trial: Trial, kinds: Sequence[str]) -> np.ndarray:
         if pick[0] in "sn":
             # Sums over rows say nothing where a row is NaN: "n" picks ordinary rows only.
             kept = [place for place, kind in enumerate(kinds) if pick[0] == "s" or kind == "normal"] or [0]
-            words = np.random.PCG64(int(pick[1:])).random_raw(count)
-            return np.array(kept)[(words % np.uint64(len(kept))).astype(np.int64)]
+            silent = min(trial.silent, count)
+            words = np.random.PCG64(int(pick[1:].partition("z")[0])).random_raw(count - silent)
+            drawn = np.array(kept)[(words % np.uint64(len(kept))).astype(np.int64)]
+            return np.append(drawn, [kinds.index("zero") if "zero" in kinds else 0] * silent).astype(np.int64)
         if pick.startswith("="):
             return np.full(count, int(pick[1:]) % rows)
         if pick.startswith("pad:"):
@@ -163,4 +175,6 @@ def arrangement(trial: Trial, kinds: Sequence[str]) -> np.ndarray:
             return np.array([chosen[i % len(chosen)] for i in range(count)])
         return (np.arange(count) + int(pick)) % rows
     except (ValueError, IndexError) as error:
-        raise ValueError(f"case: pick={pick!r} cannot be read; allowed: 0, s5, n5, =3, 2,0,7 or pad:nan:3:4") from error
+        raise ValueError(
+            f"case: pick={pick!r} cannot be read; allowed: 0, s5, n5, n5z7, =3, 2,0,7 or pad:nan:3:4"
+        ) from error
