@@ -8,7 +8,7 @@ round once and others several times."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -49,6 +49,19 @@ def with_any_formula(
         )
         for name, each in exact.items()
     }
+
+
+def low_kinds(spec: OperatorSpec, names: Sequence[str]) -> tuple[str, ...]:
+    """Rows far below zero that have exact values: where only distances between numbers count.
+
+    A maximum that starts at 0, or a mask that is only a large number, shows there."""
+    if list(names) == ["q", "k", "v"]:
+        return ("low",)
+    if len(names) != 1 or spec.without_gradient:
+        return ()
+    x = torch.arange(6.0).reshape(2, 3)
+    here, below = (spec.exact({names[0]: each}, torch.zeros_like(x), float)["output"].exact for each in (x, x - 1))
+    return ("low", "very_low") if here.shape == x.shape and torch.allclose(here, below) else ()
 
 
 def _is_token_loss(arguments: Arguments) -> bool:

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits.checker.adversary.any_formula import with_any_formula
+from samebits.checker.adversary.any_formula import low_kinds, with_any_formula
 from samebits.checker.adversary.bench import Bench
 from samebits.checker.adversary.calling import OUTPUT, tensor_of
 from samebits.checker.adversary.ledger import Difference, label
-from samebits.checker.adversary.pool import FINITE_KINDS, FINITE_SUM_KINDS, LOW_KINDS, cotangents
+from samebits.checker.adversary.pool import FINITE_KINDS, FINITE_SUM_KINDS, cotangents
 from samebits.checker.adversary.trial import Trial
 from samebits.contracts.orders import UNIT_ROUNDOFF
 from samebits.contracts.spec import Arguments, Bounded
@@ -44,8 +44,7 @@ def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -
     """The rows of a problem that have an exact value, forward and, where there are any, all gradients."""
     spec, pool = bench.form.spec, bench.pool(problem)
     kinds = (*FINITE_SUM_KINDS, "subnormal") if spec.exact_specials else FINITE_KINDS
-    kinds += LOW_KINDS.get(spec.name, ())
-    places = pool.finite(kinds)
+    places = pool.finite((*kinds, *low_kinds(spec, bench.form.order)))
     odd = problem.shared == "infinite" or (problem.shared == "subnormal" and not spec.exact_specials)
     if not places or odd:
         return Nearness(share=0.0)

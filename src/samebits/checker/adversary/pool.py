@@ -60,8 +60,6 @@ FINITE_KINDS = (
 )
 # Sums of products stay finite and exact enough on these too.
 FINITE_SUM_KINDS = (*FINITE_KINDS, "wide", "cancelling", "probe")
-# Where only distances between numbers count: a maximum that starts at 0, or a mask that is only a large number, shows.
-LOW_KINDS = {"softmax": ("low", "very_low"), "attention": ("low",)}
 SHARED = ("normal", "ones", "integers", "wide", "signed_zeros", "subnormal", "infinite")
 COTANGENT_SEED = 2**32
 MOST_ELEMENTS = 40_000

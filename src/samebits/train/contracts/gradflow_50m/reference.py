@@ -50,5 +50,5 @@ def _turned(x_1HTD: Tensor) -> Tensor:
     half = CONFIG.head_dim // 2
     places, positions = (torch.arange(n, dtype=torch.float64, device=x_1HTD.device) for n in (half, x_1HTD.shape[2]))
     phase = positions[:, None] * CONFIG.rope_theta ** (-places / half)
-    first, second = x_1HTD.split(half, -1)
+    first, second = x_1HTD.chunk(2, -1)
     return torch.cat([first * phase.cos() - second * phase.sin(), second * phase.cos() + first * phase.sin()], -1)
