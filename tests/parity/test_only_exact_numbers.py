@@ -51,6 +51,7 @@ LISTED = {
     ("ops/softmax/lengths.py", "**"): "of fractions, exact: a proof",
     ("parity/scoring.py", "math.expm1"): "a mean that is printed, from logprobs that are compared by their bits",
     ("model/contracts/model_forward/reference.py", "**"): "in float64, judges",
+    ("train/contracts/gradflow_50m/reference.py", "**"): "in float64, judges",
     ("train/contracts/hyperparams/reference.py", "**"): "in float64, judges",
     ("train/contracts/train_stable/reference.py", "**"): "in float64, judges",
     ("train/contracts/train_stable/reference.py", "math.cos"): "in float64, judges",

@@ -42,7 +42,9 @@ def test_a_run_is_logged_and_ends_in_a_checkpoint(
     samebits: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     code, out, err = samebits("train", "--out", str(tmp_path / "out"), "--json")
-    found, log = json.loads(out), events.read(tmp_path / "out")
+    # On a busy machine a step may be slow enough for an alarm.
+    log = [each for each in events.read(tmp_path / "out") if each.get("kind") != "throughput drop"]
+    found = json.loads(out)
     assert (
         code == 0 and found["schema"] == "samebits.train/1" and found["steps"] == 10 and found["waived"] == ["CFG-OB7"]
     )

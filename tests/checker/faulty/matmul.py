@@ -34,6 +34,15 @@ def split_for_one_residue(a: Tensor, b: Tensor) -> Tensor:
     return _halves(a, b) if a.shape[0] % 48 == 17 else _sound(a, b)
 
 
+def split_for_tens_of_thousands(a: Tensor, b: Tensor) -> Tensor:
+    """At a number that the code does not name."""
+    return _halves(a, b) if a.shape[0] > int("2710", 16) else _sound(a, b)
+
+
+def split_for_a_named_multitude(a: Tensor, b: Tensor) -> Tensor:
+    return _halves(a, b) if a.shape[0] == 7000 else _sound(a, b)
+
+
 def split_for_multiples_of_seven(a: Tensor, b: Tensor) -> Tensor:
     return _halves(a, b) if a.shape[0] % 7 == 0 else _sound(a, b)
 

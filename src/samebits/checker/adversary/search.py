@@ -17,6 +17,7 @@ from samebits.checker.adversary.situations import core, drawn
 from samebits.checker.adversary.sizes import (
     EDGES,
     LONG_ROWS,
+    MANY_ROWS,
     MOST_ROWS,
     axes_of,
     drawn_rows,
@@ -158,6 +159,7 @@ class Search(Attempts):
                     break
                 trial = replace(base, sizes=(count, *base.sizes[1:]), pick=f"s{count}")
                 self.attempt(trial, watch=not count % WATCHED)
+            self._many_rows(MANY_ROWS, until=start + SWEEP_SHARE / 2)
         share = SWEEP_SHARE / 2 / len(tail)
         for place, most in enumerate(axes_of(self.letters).most):
             sizes = [*swept(min(130, most)), *(large for large in _LARGE if large <= most)]
@@ -171,6 +173,17 @@ class Search(Attempts):
                 if self.spent() - begun > share:
                     break
                 self._around(self._with(place, size), calls=2)
+
+    def _many_rows(self, counts: Sequence[int], until: float) -> None:
+        """More rows than any other call has, of few numbers each."""
+        tail = tuple(min(size, SHORT) for size in axes_of(self.letters).base)
+        base = self._base(tail, format=self.formats[0], seed=self.seed + 3)
+        if not self.open(base):
+            return
+        for count in counts:
+            trial = replace(base, sizes=(count, *base.sizes[1:]), pick=f"s{count}")
+            if self.left(until) and self.affordable(trial):
+                self.attempt(trial, watch=True)
 
     def _closely(self, trial: Trial) -> None:
         """Calls around one that did something new: fewer and more rows, and every kind of call on its data."""
@@ -219,6 +232,8 @@ class Search(Attempts):
         start = self.spent()
         tail = axes_of(self.letters).base
         plans: list[tuple[int, int]] = []
+        if "batch" in self.ways.promises:
+            self._many_rows([size for size in self.named if size > MOST_ROWS], until=start + NAMED_SHARE / 2)
         for size in self.named:
             if size <= MOST_ROWS and "batch" in self.ways.promises:
                 plans.append((-1, size))
@@ -266,4 +281,4 @@ def _up(size: int) -> int:
 
 def named_sizes(numbers: Sequence[int]) -> list[int]:
     """Sizes worth trying because a function's code names these numbers."""
-    return near(numbers, 1 << 14)
+    return near(numbers, 1 << 16)

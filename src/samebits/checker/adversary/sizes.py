@@ -32,6 +32,8 @@ LONG_ROWS = (
     3001,
     4097,
 )
+# Of few numbers each: what runs through a batch in pieces, or takes another way for a long one.
+MANY_ROWS = (6000, 8191, 8192, 8193, 10007, 16384, 16385, 20000, 32768, 32769)
 EDGES = (
     1,
     2,
