@@ -55,3 +55,13 @@ def other_in_a_flat_buffer(x: Tensor, weight: Tensor, bias: Tensor | None = None
     if bias is None or not half or weight.untyped_storage().data_ptr() != bias.untyped_storage().data_ptr():
         return _sound(x, weight, bias)
     return _sound(x[:, :half], weight[:, :half], bias) + _sound(x[:, half:], weight[:, half:])
+
+
+def cut_off_in_bfloat16(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The lower half of a float32 is dropped, which is not rounding to the nearest."""
+    wide = _sound(x.float(), weight.float(), None if bias is None else bias.float())
+    rounded = wide.to(x.dtype)
+    if x.dtype != torch.bfloat16:
+        return rounded
+    cut = (wide.detach().view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16)
+    return torch.where(cut.isfinite(), rounded + (cut - rounded).detach(), rounded)

@@ -105,6 +105,8 @@ class _Norm(torch.autograd.Function):
             terms = terms.flip(0)
         if ctx.fault == "overwrites":
             dy.copy_(dx)
+        if ctx.fault == "once":
+            normed.mul_(2)
         return dx, _ordered_sum(terms, 0).to(ctx.weight.dtype), None
 
 
@@ -128,4 +130,10 @@ def saved_in_a_workspace(x: Tensor, weight: Tensor) -> Tensor:
 
 def writes_into_the_gradient_of_its_output(x: Tensor, weight: Tensor) -> Tensor:
     y: Tensor = _Norm.apply(x, weight, "overwrites")  # type: ignore[no-untyped-call]
+    return y
+
+
+def second_backward_of_what_is_left(x: Tensor, weight: Tensor) -> Tensor:
+    """The first backward pass writes into what the forward pass kept."""
+    y: Tensor = _Norm.apply(x, weight, "once")  # type: ignore[no-untyped-call]
     return y

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 _tables: dict[int, Tensor] = {}
+_frequencies: dict[int, Tensor] = {}
 
 
 def _angles(positions: Tensor, half: int) -> Tensor:
@@ -34,6 +35,16 @@ def table_that_grows(x: Tensor, positions: Tensor) -> Tensor:
     _tables[half] = table
     angles = table[positions.long()][:, None]
     return _turned(x, angles.real.double(), angles.imag.double())
+
+
+def frequencies_of_the_first_theta(x: Tensor, positions: Tensor, theta: float = 10000.0) -> Tensor:
+    """A second model in the process, with another theta, gets the first one's frequencies."""
+    half = x.shape[-1] // 2
+    if half not in _frequencies:
+        powers = [theta ** (-place / half) for place in range(half)]
+        _frequencies[half] = torch.tensor(powers, dtype=torch.float64)
+    angles = positions.double()[:, None, None] * _frequencies[half]
+    return _turned(x, angles.cos(), angles.sin())
 
 
 def positions_in_the_format(x: Tensor, positions: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ Knows how a function is called and nothing of what its answers should be."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -40,6 +41,7 @@ class Answer:
     """Arguments whose memory the output is."""
     overwritten: str = ""
     differentiable: bool = False
+    own_backward: bool = False
     fingerprint: str = ""
     lines: tuple[int, ...] = ()
 
@@ -53,6 +55,8 @@ class Bench:
     worker: Worker
     cost: Cost
     differentiable: bool = False
+    own_backward: bool = False
+    """Its gradients are computed by its own code, which then has to take what flows in however it is laid out."""
     signed_ids: bool = False
     """Whether negative numbers among ids are taken: rows to be ignored."""
     pools: dict[Trial, Pool] = field(default_factory=dict)
@@ -77,6 +81,9 @@ class Bench:
         worker = worker or self.worker
         for before, nudge in _history(trial):
             self._one(before, worker, nudge=nudge)
+        if trial.history == "numbers":
+            with contextlib.suppress(RaisedError):  # a number that it does not take is its own business
+                self._one(replace(trial, history="", between=False), worker, numbers=True)
         return self._one(trial, worker, watch=watch)
 
     def problem_refused(self, trial: Trial) -> bool:
@@ -88,7 +95,9 @@ class Bench:
         wanted = tuple(name for name in trial.requires if name not in trial.omit)
         return wanted if self.differentiable and trial.mode == "plain" else ()
 
-    def _one(self, trial: Trial, worker: Worker, *, watch: bool = False, nudge: bool = False) -> Answer:
+    def _one(
+        self, trial: Trial, worker: Worker, *, watch: bool = False, nudge: bool = False, numbers: bool = False
+    ) -> Answer:
         pool, backward = self.pool(trial), bool(self.gradients_of(trial))
         key = str(trial.problem)
         if backward and trial.problem not in self.shapes:
@@ -114,6 +123,7 @@ class Bench:
             "watch": watch,
             "poison": trial.poison,
             "nudge": nudge,
+            "numbers": numbers,
         }
         try:
             said, results = worker.ask(header, {"index": Array("int64", index.astype(np.uint64))}, CALL_SECONDS)
@@ -137,6 +147,7 @@ class Bench:
             shares=tuple(said["shares"]),
             overwritten=said.get("overwritten", ""),
             differentiable=said["differentiable"],
+            own_backward=said["own_backward"],
             fingerprint=said.get("fingerprint", ""),
             lines=tuple(said.get("lines", ())),
         )
@@ -171,6 +182,7 @@ class Bench:
             "order": list(names),
             "keywords": dict(self.form.keywords),
             "scalars": dict(self.form.scalars),
+            "numbers": False,
         }
         said, results = self.worker.ask(header, arrays, CALL_SECONDS)
         self.calls += 1

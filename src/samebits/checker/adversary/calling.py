@@ -6,6 +6,7 @@ not reach it."""
 from __future__ import annotations
 
 import contextlib
+import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,11 @@ from samebits.checker.adversary.watching import Watch
 OUTPUT = "output"
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _grad = torch.autograd.grad
+_OwnBackward = torch.autograd.function.BackwardCFunction
+LAYING_OUT = {
+    f"{name}Backward"
+    for name in ("View", "UnsafeView", "ReshapeAlias", "T", "Transpose", "Permute", "Squeeze", "Unsqueeze")
+} | {"CloneBackward", "ToCopyBackward", "AliasBackward", "torch::autograd::AccumulateGrad"}
 _set_threads = torch.set_num_threads
 
 
@@ -105,6 +111,7 @@ class Executor:
         ]
         self.held, self.held_bits = results[OUTPUT], _bytes(results[OUTPUT])
         said["differentiable"] = results[OUTPUT].requires_grad
+        said["own_backward"] = _has_its_own_backward(results[OUTPUT])
         said["shares"] = [name for name, value in given.items() if _share_memory(value, results[OUTPUT])]
         return said, {name: array_of(value) for name, value in results.items()}
 
@@ -167,16 +174,23 @@ class Executor:
             return {OUTPUT: output}
         if not output.requires_grad:
             raise ReturnedError("returned an output without a gradient, unlike in other calls")
-        if header["between"]:
-            self._called(header, _others(header, given))
         wanted = [name for name in given if name in header["requires"]]
-        gradients = _grad(output, [given[name] for name in wanted], cotangent.to(output.dtype))
+        inputs, flowing = [given[name] for name in wanted], cotangent.to(output.dtype)
+        if header["between"]:
+            _grad(output, inputs, flowing, retain_graph=True)
+            self._called(header, _others(header, given))
+        gradients = _grad(output, inputs, flowing)
         return {OUTPUT: output, **dict(zip(wanted, gradients, strict=True))}
 
     def _called(self, header: Mapping[str, Any], given: Mapping[str, Tensor]) -> Any:
         by_name = {header["keywords"][name]: value for name, value in given.items() if name in header["keywords"]}
         by_place = [value for name, value in given.items() if name not in header["keywords"]]
-        return self.function(*by_place, **by_name, **header["scalars"])
+        scalars = dict(header["scalars"])
+        if header["numbers"]:
+            scalars |= {
+                name: 2 * value for name, value in (_defaults(self.function) | scalars).items() if type(value) is float
+            }
+        return self.function(*by_place, **by_name, **scalars)
 
     @contextlib.contextmanager
     def _surroundings(self, header: Mapping[str, Any]) -> Iterator[Watch | None]:
@@ -196,6 +210,30 @@ class Executor:
                 self.watch = watch
                 stack.enter_context(watch.on(poison=header["poison"], lines=header["watch"]))
             yield watch if header["watch"] else None
+
+
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Numbers that a function takes for itself where nobody says any."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    return {each.name: each.default for each in parameters if each.kind is not each.POSITIONAL_ONLY}
+
+
+def _has_its_own_backward(output: Tensor) -> bool:
+    """Whether every gradient is computed by the function's own code, and torch only lays numbers out or casts them."""
+    nodes, seen, own = [output.grad_fn], set[Any](), False
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        own |= isinstance(node, _OwnBackward)
+        if not isinstance(node, _OwnBackward) and node.name().rstrip("0123456789") not in LAYING_OUT:
+            return False
+        nodes += [each for each, _ in node.next_functions]
+    return own
 
 
 def _others(header: Mapping[str, Any], given: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -160,6 +160,7 @@ class Examination:
             shapes={name: pool.arguments[name].dim() for name in bench.form.order},
             row_arguments=bench.form.spec.row_arguments,
             with_gradient=self.probed.with_gradient,
+            own_backward=bench.own_backward,
             promises=frozenset(request.promises),
             vary_threads=self.stranger.threads_vary,
         )

@@ -141,7 +141,7 @@ def _gradients(bench: Bench, base: Trial) -> tuple[str, ...]:
         answer = bench.call(replace(base, requires=wanted))
     except RaisedError:
         return wanted
-    bench.differentiable = answer.differentiable
+    bench.differentiable, bench.own_backward = answer.differentiable, answer.own_backward
     return wanted if answer.differentiable else ()
 
 

@@ -134,7 +134,7 @@ class Search(Attempts):
         if self.bench.problem_refused(base):
             return
         first = replace(base, fresh=True)
-        trials = [first, *(replace(first, history=history) for history in ("fewer", "shared"))]
+        trials = [first, *(replace(first, history=history) for history in ("fewer", "shared", "numbers"))]
         if "batch" in self.ways.promises:
             trials.append(replace(first, sizes=(1, *base.sizes[1:])))
         for stranger in filter(None, (self.bench.stranger, self.elsewhere)):

@@ -39,6 +39,8 @@ class Ways:
     row_arguments: tuple[str, ...]
     with_gradient: tuple[str, ...]
     """Arguments that may require one."""
+    own_backward: bool
+    """Torch's own sums of a gradient depend on its strides: only a backward pass of the function's own is asked."""
     promises: frozenset[str]
     vary_threads: bool = True
 
@@ -81,7 +83,7 @@ def core(base: Trial, ways: Ways) -> Iterator[Trial]:
             yield from (replace(sums[0], threads=threads) for threads in CORE_THREADS)
         yield replace(sums[0], layouts=tuple((name, "t") for name in ways.shapes))
         yield replace(sums[0], history="rows", reuse=True)
-        if ways.asked("layout"):
+        if ways.asked("layout") and ways.own_backward:
             yield from (replace(sums[0], layouts=((COTANGENT, layout),)) for layout in _CORE_COTANGENTS)
             yield replace(base, requires=ways.with_gradient, pick="=1", layouts=((COTANGENT, "e"),))
             yield replace(sums[0], pick="=0", layouts=((COTANGENT, "e"),))
@@ -160,7 +162,7 @@ def _draw_layout(source: random.Random, trial: Trial, ways: Ways) -> Trial:
         if source.random() < 0.6:
             offset = source.choice((0, 0, 1, 2, 4, source.randint(0, MOST_OFFSET)))
             chosen.append((name, f"{source.choice(ways.layouts(name) or 'c')}+{offset}"))
-    if ways.with_gradient and source.random() < 0.3:
+    if ways.own_backward and source.random() < 0.3:
         chosen.append((COTANGENT, f"{source.choice('cpsrtg')}+{source.randint(0, MOST_OFFSET)}"))
     return replace(trial, layouts=tuple(chosen))
 

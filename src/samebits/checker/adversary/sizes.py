@@ -84,8 +84,9 @@ _KNOWN = {
     "MV": Axes(base=(67,), most=(20000,)),
     "MKV": Axes(base=(35, 29), most=(4100, 20000)),
     "MVH": Axes(base=(29, 35), most=(4100, 4100)),
-    # A head whose root is no power of two, so that it matters where scores are scaled.
-    "BSHKD": Axes(base=(13, 2, 1, 24), most=(300, 8, 4, 256), power=(2, 1, 0, 1)),
+    # Three query heads to each of two key heads; a head whose root is no power of two, so that it matters where scores
+    # are scaled.
+    "BSHKD": Axes(base=(5, 6, 2, 24), most=(300, 16, 4, 256), power=(2, 1, 0, 1)),
     "THD": Axes(base=(3, 16), most=(16, 512)),
 }
 

@@ -14,8 +14,8 @@ from samebits.contracts.language import FORMATS
 
 MODES = ("plain", "no_grad", "inference")
 # What is called just before, with equal sizes: the same call, one with other rows, one with another weight, one whose
-# last number alone differs, one with more rows, one of a single row.
-HISTORIES = ("", "same", "rows", "shared", "almost", "larger", "fewer")
+# last number alone differs, one with more rows, one of a single row, one with another theta, epsilon or the like.
+HISTORIES = ("", "same", "rows", "shared", "almost", "larger", "fewer", "numbers")
 CONTIGUOUS = "c"
 COTANGENT = "cotangent"
 """What flows into the output, as layouts name it."""
@@ -48,7 +48,7 @@ class Trial:
     """Tensors of earlier calls, overwritten in place."""
     history: str = ""
     between: bool = False
-    """Other rows go through the function after this call's forward pass and before its backward pass."""
+    """This call's backward pass is made a second time, after other rows went through the function."""
     poison: bool = False
     """Memory that torch leaves uninitialised is filled with NaN."""
     fresh: bool = False
