@@ -34,38 +34,13 @@ LONG_ROWS = (
 )
 # Of few numbers each: what runs through a batch in pieces, or takes another way for a long one.
 MANY_ROWS = (6000, 8191, 8192, 8193, 10007, 16384, 16385, 20000, 32768, 32769)
+# One more than a tile first, for a slow function is tried on a few of them only.
+# fmt: off
 EDGES = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    7,
-    8,
-    9,
-    12,
-    15,
-    16,
-    17,
-    24,
-    31,
-    32,
-    33,
-    47,
-    48,
-    49,
-    63,
-    64,
-    65,
-    96,
-    97,
-    100,
-    127,
-    128,
-    129,
-    192,
-    200,
+    17, 33, 65, 129, 1, 16, 48, 64, 100, 31, 2, 32, 63, 7, 127,
+    3, 128, 49, 97, 5, 9, 4, 8, 12, 15, 24, 47, 96, 192, 200,
 )
+# fmt: on
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
