@@ -168,7 +168,8 @@ class Search(Attempts):
             for size in dict.fromkeys((*(edge for edge in EDGES if edge <= most), *sizes)):
                 if self.spent() - begun > share / 2:
                     break
-                self.open(self._problem(self._with(place, size), shared="normal"), few_rows=())
+                whole = self._problem(self._with(place, size), shared="normal")
+                self.open(whole if self.affordable(whole) else self._thin(whole, place), few_rows=())
             for size in sizes:
                 if self.spent() - begun > share:
                     break
@@ -211,6 +212,12 @@ class Search(Attempts):
         """New data of these sizes, mostly in the first format."""
         format = self.source.choice(self.formats) if self.source.random() < 0.3 else self.formats[0]
         return self._base(tail, format=format, seed=self.source.randrange(1000), shared=shared)
+
+    def _thin(self, problem: Trial, place: int) -> Trial:
+        """Its size of one axis beside short ones, and few rows: for a slow function."""
+        tail = [min(size, SHORT) for size in problem.sizes[1:]]
+        tail[place] = problem.sizes[1 + place]
+        return replace(problem, sizes=legal(self.letters, (1, *tail)), rows="normal")
 
     def _shared(self) -> str:
         return self.source.choice(("normal", "normal", "normal", *self._kinds_of_shared()))
