@@ -28,11 +28,12 @@ from samebits.checker.adversary.any_formula import with_any_formula
 from samebits.checker.adversary.coverage import Coverage
 from samebits.checker.adversary.frames import BrokenPipeMessageError, receive, send
 from samebits.checker.adversary.layouts import joined, laid_out
-from samebits.checker.adversary.nearness import any_order
+from samebits.checker.adversary.nearness import any_order, one_sided
 from samebits.checker.adversary.pool import KINDS, MIXED, kinds_of
 from samebits.checker.adversary.stranger_process import fork_for
 from samebits.checker.adversary.trial import Trial, arrangement, parse_trial
 from samebits.checker.targets import OPERATORS, find_spec
+from samebits.numerics.recipes import make
 from samebits.records.report import Report, UnjudgedError, Verdict
 
 MATMUL = FOLDER / "matmul.py"
@@ -372,6 +373,14 @@ class Linear(torch.autograd.Function):
 def linear(x, weight):
     return Linear.apply(x, weight)
 """
+
+
+def test_results_on_one_side_are_told_and_equal_ones_count_once() -> None:
+    exact = torch.from_numpy(make("normal", (20, 40), 3, "float32")).double()
+    cut = (exact.float().view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16)
+    assert one_sided(exact.bfloat16(), exact) == "" and "nearer to 0" in one_sided(cut, exact)
+    assert one_sided(exact.float(), exact) == "", "float32 is rounded on the way, too"
+    assert one_sided(cut[:, :1].expand(20, 40), exact[:, :1].expand(20, 40)) == "", "20 sums, each 40 times"
 
 
 def test_coverage_says_what_a_pass_bounds() -> None:
