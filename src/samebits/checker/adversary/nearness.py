@@ -116,8 +116,9 @@ def one_sided(found: Tensor, exact: Tensor) -> str:
     inexact = (value - exact).abs() > 2.0**-5 * torch.finfo(found.dtype).eps * exact.abs()
     inexact &= value.isfinite() & (exact.abs() > torch.finfo(found.dtype).tiny)
     # Each value once: equal sums are rounded alike.
-    sides = torch.stack([exact[inexact].float(), (value.abs() < exact.abs())[inexact].float()]).unique(dim=1)[1]
-    count, below = len(sides), int(sides.sum())
+    is_below = (value.abs() < exact.abs())[inexact].tolist()
+    sides = set(zip(exact[inexact].float().tolist(), is_below, strict=True))
+    count, below = len(sides), sum(side for _, side in sides)
     most = max(below, count - below)
     if count < FEWEST_RESULTS or most < ONE_SIDED * count:
         return ""
