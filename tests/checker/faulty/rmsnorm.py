@@ -117,23 +117,24 @@ def _ordered_sum(terms: Tensor, axis: int) -> Tensor:
     return total
 
 
-def rows_backwards_for_a_strided_gradient(x: Tensor, weight: Tensor) -> Tensor:
-    y: Tensor = _Norm.apply(x, weight, "strides")  # type: ignore[no-untyped-call]
+def _normed(x: Tensor, weight: Tensor, fault: str) -> Tensor:
+    y: Tensor = _Norm.apply(x, weight, fault)  # type: ignore[no-untyped-call]
     return y
+
+
+def rows_backwards_for_a_strided_gradient(x: Tensor, weight: Tensor) -> Tensor:
+    return _normed(x, weight, "strides")
 
 
 def saved_in_a_workspace(x: Tensor, weight: Tensor) -> Tensor:
     """What the backward pass needs is overwritten by the next forward pass of this shape."""
-    y: Tensor = _Norm.apply(x, weight, "workspace")  # type: ignore[no-untyped-call]
-    return y
+    return _normed(x, weight, "workspace")
 
 
 def writes_into_the_gradient_of_its_output(x: Tensor, weight: Tensor) -> Tensor:
-    y: Tensor = _Norm.apply(x, weight, "overwrites")  # type: ignore[no-untyped-call]
-    return y
+    return _normed(x, weight, "overwrites")
 
 
 def second_backward_of_what_is_left(x: Tensor, weight: Tensor) -> Tensor:
     """The first backward pass writes into what the forward pass kept."""
-    y: Tensor = _Norm.apply(x, weight, "once")  # type: ignore[no-untyped-call]
-    return y
+    return _normed(x, weight, "once")
