@@ -8,6 +8,8 @@ import pytest
 import torch
 from tests.invariant.families import FAMILIES, KEPT, REFUSED, judge, verdict
 
+from samebits.invariant import escapes, refused
+
 QUICK = ("llama", "gpt2", "opt", "qwen3_moe", "deepseek_v3", "bloom", "bert", "t5", "gpt_oss", "llama4_text")
 
 
@@ -29,6 +31,16 @@ def test_without_the_mode_they_do_not() -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_kept_is_refused_with_a_reason(name: str) -> None:
     assert REFUSED[name] in verdict(judge(name))
+
+
+@pytest.mark.parametrize("installed", ["5.17.0", "5.18.0", "6.0.0.dev0"])
+def test_a_model_that_looked_ahead_is_refused_in_the_versions_that_did(
+    installed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found on a machine with transformers 5.17: alone and padded, doge was two functions."""
+    monkeypatch.setattr(refused, "version", lambda _: installed)
+    monkeypatch.setattr(escapes, "reason_of_model", refused.reason_of_model.__wrapped__)
+    assert ("looks at later tokens" in verdict(judge("doge"))) == (installed == "5.17.0")
 
 
 def test_there_are_more_than_seventy() -> None:

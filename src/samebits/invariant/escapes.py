@@ -19,7 +19,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from samebits.invariant.compound import CATCHING, innermost_mode
-from samebits.invariant.refused import REASONS_OF_MODELS, InvariantWarning
+from samebits.invariant.refused import InvariantWarning, reason_of_model
 
 PACKAGE = "an AOTInductor package runs past invariant_mode; call the model that was compiled"
 SCRIPT = "TorchScript fuses operations past invariant_mode; call the function or module that was scripted"
@@ -115,8 +115,8 @@ def _meet_module(module: nn.Module, _: Any) -> None:
     mode, name = innermost_mode(), type(module).__name__
     if mode is None:
         _tell_foreign_thread(name)
-    elif name in REASONS_OF_MODELS:
-        mode.escape(name, REASONS_OF_MODELS[name])
+    elif why := reason_of_model(name):
+        mode.escape(name, why)
 
 
 def _tell_foreign_thread(module: str) -> None:

@@ -4,6 +4,8 @@ Knows no operation that is allowed; what is in no table at all is refused too.""
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 
@@ -133,7 +135,30 @@ _RANKS = (
 REASONS_OF_LIBRARIES: Final[dict[str, str]] = dict.fromkeys(("c10d", "_c10d_functional"), _RANKS)
 """Namespaces that are not aten's: DDP's reducer, FSDP's and DTensor's collectives."""
 
-REASONS_OF_MODELS: Final[dict[str, str]] = {
-    "MptModel": "MptModel adds position biases that count from the last key: padding and a cache change its own numbers"
+_REASONS_OF_MODELS: Final[dict[str, tuple[str, tuple[int, int] | None]]] = {
+    "MptModel": (
+        "MptModel adds position biases that count from the last key: padding and a cache change its own numbers",
+        None,
+    ),
+    "DogeModel": (
+        "DogeModel of transformers before 5.18 makes no causal mask where nothing is padded: it then looks at later"
+        " tokens, so padding and a cache change its own numbers; upgrade transformers to 5.18 or later",
+        (5, 18),
+    ),
 }
-"""Modules, by the name of their class, that no order of sums keeps: they compute other numbers in a longer batch."""
+"""Modules, by the name of their class, that no order of sums keeps: they compute other numbers in a longer batch. With
+the first version of transformers that does not."""
+
+
+@cache
+def reason_of_model(name: str) -> str | None:
+    """Why a module of this class is refused, or None. Asked before every module, hence remembered."""
+    why, mended = _REASONS_OF_MODELS.get(name, (None, None))
+    if mended is None:
+        return why
+    try:
+        installed = version("transformers")
+    except PackageNotFoundError:  # a class of the user's own that has this name
+        return None
+    major, minor = installed.split(".")[:2]
+    return why if (int(major), int(minor)) < mended else None
