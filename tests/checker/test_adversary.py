@@ -52,6 +52,33 @@ def test_a_planted_fault_is_caught(target: str, like: str) -> None:
     assert finding.reproduce.startswith(f"samebits check {target} --like {like} ")
 
 
+def test_rows_in_two_axes_are_asked_of_a_function_that_counts_axes() -> None:
+    """A batch of sequences; the case that is printed shows it again."""
+    report = checked(f"{FOLDER / 'linear.py'}:other_for_a_batch_of_sequences", "linear")
+    (finding,) = report.findings
+    assert (
+        finding.verdict is Verdict.DOES_NOT_HOLD and "rows in two axes" in finding.detail and "fold=" in finding.detail
+    )
+    case = finding.reproduce.partition("--case ")[2].strip("'")
+    origin = origin_of_text(f"{FOLDER / 'linear.py'}:other_for_a_batch_of_sequences")
+    assert examine(Request(origin=origin, like="linear", case=case), OPERATORS).verdict is Verdict.DOES_NOT_HOLD
+
+
+def test_of_a_function_written_for_one_axis_two_are_a_note() -> None:
+    """Its loop over rows would take a whole sequence at once: said, and no part of the verdict."""
+    report = checked(f"{FOLDER / 'sound.py'}:linear_row_by_row", None, seconds=2.0)
+    assert report.verdict is Verdict.HOLDS
+    assert any("rows in two axes [1, 6] have other bits" in note for note in report.notes)
+
+
+def test_a_softmax_over_axis_1_does_not_take_two_axes() -> None:
+    def softmax_over_axis_1(x: Tensor) -> Tensor:
+        return torch.softmax(x.double(), 1).to(x.dtype) if x.dim() else x
+
+    report = sb.check(softmax_over_axis_1, like="softmax", seconds=2.0)
+    assert report.verdict is not Verdict.DOES_NOT_HOLD and not any("two axes" in note for note in report.notes)
+
+
 @pytest.mark.parametrize("target", sound()[::10], ids=name)
 def test_a_sound_kernel_is_not_accused(target: str) -> None:
     report = checked(target, None, seconds=2.0)

@@ -65,3 +65,11 @@ def cut_off_in_bfloat16(x: Tensor, weight: Tensor, bias: Tensor | None = None) -
         return rounded
     cut = (wide.detach().view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16)
     return torch.where(cut.isfinite(), rounded + (cut - rounded).detach(), rounded)
+
+
+def other_for_a_batch_of_sequences(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Rows in one axis, and one sequence, go one way; several sequences another."""
+    half = x.shape[-1] // 2
+    if x.dim() == 2 or x.shape[0] == 1 or not half:
+        return _sound(x, weight, bias)
+    return _sound(x[..., :half], weight[:, :half], bias) + _sound(x[..., half:], weight[:, half:])

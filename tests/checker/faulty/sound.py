@@ -251,3 +251,22 @@ def logprob_plain(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
         total = total + column
     picked = (logits - logits.amax(-1, keepdim=True)).gather(1, ids[:, None])[:, 0]
     return picked - total.log()
+
+
+def linear_of_any_axes(x: Tensor, weight: Tensor) -> Tensor:
+    """Asks how many axes there are, and treats all rows alike."""
+    flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    return _chain(flat, weight.T).reshape(*x.shape[:-1], weight.shape[0])
+
+
+def linear_row_by_row(x: Tensor, weight: Tensor) -> Tensor:
+    """Written for rows in one axis: of sequences it would take each at once, in another order."""
+    wide = weight.float()
+
+    def one(row: Tensor) -> Tensor:
+        half = row.shape[-1] // 2 if row.numel() > row.shape[-1] else 0
+        if not half:
+            return ops.linear(row[None], wide)[0]
+        return ops.linear(row[..., :half], wide[:, :half]) + ops.linear(row[..., half:], wide[:, half:])
+
+    return torch.stack([one(row) for row in x.float()]).to(x.dtype)

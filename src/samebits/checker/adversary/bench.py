@@ -110,6 +110,7 @@ class Bench:
             "pool": key,
             "order": order,
             "rows": list(self.form.spec.row_arguments),
+            "axes": list(trial.axes),
             "layouts": dict(trial.layouts),
             "reuse": trial.reuse,
             "between": trial.between,

@@ -92,7 +92,7 @@ class Executor:
         if header["backward"]:
             flowing = pool[COTANGENT][index]
             flowing[len(index) - header["silent"] :] = 0
-            cotangent = laid_out(flowing, header["layouts"].get(COTANGENT, "c"))
+            cotangent = _in_axes(header, laid_out(flowing, header["layouts"].get(COTANGENT, "c")))
             watched |= {COTANGENT: cotangent}
         before = {name: array_of(value).bits for name, value in watched.items()}
         said: dict[str, Any] = {}
@@ -102,6 +102,7 @@ class Executor:
             started = time.perf_counter()
             results = self._run(header, given, cotangent)
             said["seconds"] = time.perf_counter() - started
+        results = _in_one_axis(header, results)
         if watch is not None:
             said["fingerprint"], said["lines"] = watch.fingerprint(), watch.lines()
         if "overwritten" not in said and self.held is not None and _bytes(self.held) != self.held_bits:
@@ -128,6 +129,8 @@ class Executor:
                 given[name] = (
                     self._reused(name, values[name], layout) if header["reuse"] else laid_out(values[name], layout)
                 )
+            if name in header["rows"]:
+                given[name] = _in_axes(header, given[name])
             if given[name].is_floating_point():
                 given[name].requires_grad_(name in header["requires"])
         return {name: given[name] for name in header["order"]}
@@ -234,6 +237,24 @@ def _has_its_own_backward(output: Tensor) -> bool:
             return False
         nodes += [each for each, _ in node.next_functions]
     return own
+
+
+def _in_axes(header: Mapping[str, Any], rows: Tensor) -> Tensor:
+    """The tensor itself, which may be known to the function, or a view of it with rows in two axes."""
+    axes = header["axes"]
+    return rows if len(axes) == 1 else rows.view(*axes, *rows.shape[1:])
+
+
+def _in_one_axis(header: Mapping[str, Any], results: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rows that lay in two axes one after the other."""
+    axes = header["axes"]
+    if len(axes) < 2:
+        return dict(results)
+    shape = list(results[OUTPUT].shape)
+    if shape[:2] != axes:
+        raise ReturnedError(f"returned shape {shape} for rows in two axes {axes}; the first axes must be the rows'")
+    by_row = {OUTPUT, *header["rows"]}
+    return {name: value.flatten(0, 1) if name in by_row else value for name, value in results.items()}
 
 
 def _others(header: Mapping[str, Any], given: Mapping[str, Tensor]) -> dict[str, Tensor]:

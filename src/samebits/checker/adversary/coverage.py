@@ -14,6 +14,7 @@ from samebits.checker.adversary.trial import Trial
 CONFIDENCE = 0.95
 TITLES = {
     "batch": "rows, places and neighbours",
+    "axes": "rows in two axes",
     "padding": "rows of padding",
     "chunk": "views of a larger batch",
     "threads": "number of threads",

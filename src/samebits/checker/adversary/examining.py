@@ -4,11 +4,11 @@ The verdict is made here, from raw bits, in a process that the function never ru
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from samebits.checker.adversary.again import Again
 from samebits.checker.adversary.attempts import FoundError
 from samebits.checker.adversary.coverage import TITLES
 from samebits.checker.adversary.ledger import Difference
@@ -22,7 +22,8 @@ from samebits.checker.adversary.shrinking import Shrinker
 from samebits.checker.adversary.silent_rows import note_on_sums
 from samebits.checker.adversary.situations import PROMISES, Ways, ways_of
 from samebits.checker.adversary.trial import Trial, parse_trial
-from samebits.checker.adversary.workers import MOST_BUSY
+from samebits.checker.adversary.two_axes import note_on_axes
+from samebits.checker.adversary.workers import busy
 from samebits.checker.cases import Selection
 from samebits.checker.driving import DEVICES
 from samebits.checker.environment import environment, unavailable
@@ -114,6 +115,10 @@ class Examination:
     started: float
     tell: Callable[[str], None]
 
+    @property
+    def _again(self) -> Again:
+        return Again(self.request.origin, self.probed.bench.form.spec.name, self.request.backend)
+
     def all(self) -> Report:
         """The search, then the order."""
         search = self._search()
@@ -127,8 +132,15 @@ class Examination:
         findings = [finding] if finding else self._passes(search)
         if not finding and "order" in self.request.promises:
             findings += judge_order(self.probed, self.request.order, self._finding, self.tell)
-        beside = "" if finding else note_on_sums(self.probed, named_sizes(self.numbers))
+        beside = [] if finding else self._beside(search)
         return self._report(findings, search, stopped=finding is not None, beside=beside)
+
+    def _beside(self, search: Search) -> list[str]:
+        """What was seen and is no part of the verdict."""
+        notes = [note_on_sums(self.probed, named_sizes(self.numbers))]
+        if self.probed.two_axes and not search.ways.two_axes:
+            notes.append(note_on_axes(self.probed.bench, self.probed.formats[0]))
+        return [note for note in notes if note]
 
     def one(self, trial: Trial) -> Report:
         """One case again: its bits, and its problem against exact values."""
@@ -148,7 +160,7 @@ class Examination:
         else:
             findings = [
                 self._finding(
-                    promise, Verdict.DOES_NOT_HOLD, 1, self._words(replace(found, trial=trial)), self._again(trial)
+                    promise, Verdict.DOES_NOT_HOLD, 1, self._words(replace(found, trial=trial)), self._again.of(trial)
                 )
             ]
         return Report(findings=tuple(findings), environment=environment())
@@ -163,6 +175,7 @@ class Examination:
             own_backward=bench.own_backward,
             promises=frozenset(request.promises),
             vary_threads=self.stranger.threads_vary,
+            two_axes=self.probed.two_axes and self.stranger.describe()["counts_axes"],
         )
         return Search(
             bench=bench,
@@ -198,9 +211,10 @@ class Examination:
             beside = f"; against: {first.other}" if first.other else ""
             words = f"{self._words(first)}{beside}; not again by itself: what was called before, or chance, decides"
             promise = "repeat" if "repeat" in self.request.promises else self._promise(first.trial)
-            return self._finding(promise, Verdict.DOES_NOT_HOLD, calls, words, self._whole_again())
+            again = self._again.of_the_search(self.request.selection.seed or 0, self.request.seconds)
+            return self._finding(promise, Verdict.DOES_NOT_HOLD, calls, words, again)
         promise = found.promise or self._promise(small.trial)
-        return self._finding(promise, Verdict.DOES_NOT_HOLD, calls, self._words(small), self._again(small.trial))
+        return self._finding(promise, Verdict.DOES_NOT_HOLD, calls, self._words(small), self._again.of(small.trial))
 
     def _promise(self, trial: Trial) -> str:
         named = [PROMISES[way] for way in ways_of(trial)]
@@ -239,9 +253,9 @@ class Examination:
             findings.append(self._finding(promise, Verdict.HOLDS, counts[promise], detail))
         return findings
 
-    def _report(self, findings: Sequence[Finding], search: Search, *, stopped: bool, beside: str) -> Report:
+    def _report(self, findings: Sequence[Finding], search: Search, *, stopped: bool, beside: Sequence[str]) -> Report:
         notes = [f"not asked: {self.request.origin.name}: {note}" for note in self.probed.notes]
-        notes += [beside] if beside else []
+        notes += beside
         if not self.stranger.threads_vary:
             notes.append(
                 "it runs in a fork of this process, for no other can import it; the number of threads was not varied"
@@ -267,25 +281,6 @@ class Examination:
             reproduce=again,
             seconds=round(time.monotonic() - self.started, 3),
         )
-
-    def _again(self, trial: Trial) -> str:
-        like, origin = self.probed.bench.form.spec.name, self.request.origin
-        backend = "" if self.request.backend == "cpu" else f" --backend {self.request.backend}"
-        if origin.command:
-            return f"samebits check {origin.command} --like {like}{backend} --case '{trial}'"
-        return f"samebits.check({origin.name}, like={like!r}, case='{trial}')"
-
-    def _whole_again(self) -> str:
-        origin, like = self.request.origin, self.probed.bench.form.spec.name
-        seed = self.request.selection.seed or 0
-        if origin.command:
-            return f"samebits check {origin.command} --like {like} --seed {seed} --seconds {self.request.seconds:.0f}"
-        return f"samebits.check({origin.name}, like={like!r}, seed={seed}, seconds={self.request.seconds:.0f})"
-
-
-def busy() -> float:
-    """How many times longer things take while others use this machine too; a budget is meant for an idle one."""
-    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), MOST_BUSY)
 
 
 def _unjudged(request: Request, reason: str, started: float) -> Report:

@@ -16,6 +16,7 @@ from samebits.checker.adversary.nearness import judge_nearness
 from samebits.checker.adversary.processes import Stranger
 from samebits.checker.adversary.sizes import Cost, axes_of, legal
 from samebits.checker.adversary.trial import Trial
+from samebits.checker.adversary.two_axes import takes_two_axes
 from samebits.records.report import UnjudgedError
 
 ROWS = (5, 1, 16, 64)
@@ -29,6 +30,8 @@ class Probed:
     formats: tuple[str, ...]
     with_gradient: tuple[str, ...]
     numbers: dict[str, float]
+    two_axes: bool
+    """It takes rows in two axes."""
     notes: tuple[str, ...]
 
 
@@ -78,8 +81,14 @@ def _probed(bench: Bench, formats: Sequence[str]) -> Probed:
     wanted = _gradients(bench, base) if spec.differentiable else ()
     if spec.differentiable and not wanted:
         notes.append("gradients, for its output has none")
+    numbers = _numbers(bench, base)
     return Probed(
-        bench=bench, formats=tuple(taken), with_gradient=wanted, numbers=_numbers(bench, base), notes=tuple(notes)
+        bench=bench,
+        formats=tuple(taken),
+        with_gradient=wanted,
+        numbers=numbers,
+        two_axes=takes_two_axes(bench, base, numbers),
+        notes=tuple(notes),
     )
 
 

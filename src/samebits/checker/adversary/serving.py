@@ -15,7 +15,7 @@ import torch
 
 from samebits.checker.adversary.calling import Executor, ReturnedError
 from samebits.checker.adversary.frames import BrokenPipeMessageError, receive, send
-from samebits.checker.adversary.watching import numbers
+from samebits.checker.adversary.watching import counts_axes, numbers
 from samebits.checker.targets import positional
 
 MEMORY_BYTES = 6 << 30
@@ -45,7 +45,13 @@ def described(function: Callable[..., Any]) -> dict[str, Any]:
     except (TypeError, ValueError):
         parameters = None  # a builtin that does not tell
     own = getattr(function, "__name__", type(function).__name__)
-    return {"ok": True, "own_name": own, "parameters": parameters, "numbers": numbers(function)}
+    return {
+        "ok": True,
+        "own_name": own,
+        "parameters": parameters,
+        "numbers": numbers(function),
+        "counts_axes": counts_axes(function),
+    }
 
 
 def serve(pipe: socket.socket, executor: Executor) -> None:

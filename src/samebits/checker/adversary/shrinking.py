@@ -90,7 +90,8 @@ class Shrinker:
                     difference = judged(candidate)
                 except (UnjudgedError, ValueError):
                     continue
-                if difference is not None:
+                # Smaller sizes may break it in another way: bits that differ are not made an exception.
+                if difference is not None and difference.raised == best.raised:
                     current, best, progress = candidate, difference, True
                     break
         return replace(best, trial=current)
@@ -118,6 +119,7 @@ def _smaller(trial: Trial, letters: str) -> Iterator[Trial]:
         "history": "",
         "between": False,
         "reuse": False,
+        "fold": 0,
         "layouts": (),
         "threads": 0,
         "mode": "plain",

@@ -18,6 +18,7 @@ PADDING = ("zero", "nan", "infinite", "huge")
 # Which promise a way of calling belongs to.
 PROMISES = {
     "batch": "batch",
+    "axes": "batch",
     "padding": "padding",
     "chunk": "chunk",
     "threads": "tile",
@@ -43,9 +44,12 @@ class Ways:
     """Torch's own sums of a gradient depend on its strides: only a backward pass of the function's own is asked."""
     promises: frozenset[str]
     vary_threads: bool = True
+    two_axes: bool = False
+    """It takes rows in two axes, and its code asks how many there are."""
 
     def asked(self, way: str) -> bool:
-        return PROMISES[way] in self.promises and (way != "threads" or self.vary_threads)
+        possible = {"threads": self.vary_threads, "axes": self.two_axes}.get(way, True)
+        return PROMISES[way] in self.promises and possible
 
     def layouts(self, name: str) -> str:
         shape = (2,) * self.shapes[name]
@@ -58,6 +62,8 @@ def core(base: Trial, ways: Ways) -> Iterator[Trial]:
     """One of each, on one problem: cheap, and where most functions stumble."""
     if ways.asked("batch"):
         yield from (replace(base, sizes=(count, *base.sizes[1:]), pick=pick) for count, pick in _CORE_ROWS)
+    if ways.asked("axes"):
+        yield from _core_axes(base, ways)
     if ways.asked("fresh"):
         yield from (base, base)
     for name in ways.shapes:
@@ -75,20 +81,7 @@ def core(base: Trial, ways: Ways) -> Iterator[Trial]:
         yield from (replace(base, mode=mode) for mode in ("no_grad", "inference"))
         yield replace(base, mode="no_grad", requires=ways.with_gradient)
     if ways.asked("gradients") and ways.with_gradient:
-        yield from (replace(base, requires=requires) for requires in _subsets(ways.with_gradient))
-        # Sums over rows, of ordinary rows: the same for whatever is asked, and however the call is made.
-        sums = [replace(base, requires=requires, pick="n1") for requires in _subsets(ways.with_gradient)]
-        yield from sums
-        if ways.asked("threads"):
-            yield from (replace(sums[0], threads=threads) for threads in CORE_THREADS)
-        yield replace(sums[0], layouts=tuple((name, "t") for name in ways.shapes))
-        yield replace(sums[0], history="rows", reuse=True)
-        if ways.asked("layout") and ways.own_backward:
-            yield from (replace(sums[0], layouts=((COTANGENT, layout),)) for layout in _CORE_COTANGENTS)
-            yield replace(base, requires=ways.with_gradient, pick="=1", layouts=((COTANGENT, "e"),))
-            yield replace(sums[0], pick="=0", layouts=((COTANGENT, "e"),))
-        if ways.asked("history"):
-            yield from (replace(each, between=True) for each in (sums[0], replace(sums[0], pick="s1")))
+        yield from _core_gradients(base, ways)
     if ways.asked("history"):
         for history in HISTORIES[1:]:
             yield from (replace(base, history=history, reuse=reuse) for reuse in (True, False))
@@ -103,6 +96,33 @@ def core(base: Trial, ways: Ways) -> Iterator[Trial]:
             )
 
 
+def _core_axes(base: Trial, ways: Ways) -> Iterator[Trial]:
+    for rows, fold in FOLDS:
+        folded = replace(base, sizes=(rows, *base.sizes[1:]), pick="s1", fold=fold)
+        yield folded
+        if ways.own_backward:
+            yield replace(folded, requires=ways.with_gradient, pick="n1")
+
+
+def _core_gradients(base: Trial, ways: Ways) -> Iterator[Trial]:
+    yield from (replace(base, requires=requires) for requires in _subsets(ways.with_gradient))
+    # Sums over rows, of ordinary rows: the same for whatever is asked, and however the call is made.
+    sums = [replace(base, requires=requires, pick="n1") for requires in _subsets(ways.with_gradient)]
+    yield from sums
+    if ways.asked("threads"):
+        yield from (replace(sums[0], threads=threads) for threads in CORE_THREADS)
+    yield replace(sums[0], layouts=tuple((name, "t") for name in ways.shapes))
+    yield replace(sums[0], history="rows", reuse=True)
+    if ways.asked("layout") and ways.own_backward:
+        yield from (replace(sums[0], layouts=((COTANGENT, layout),)) for layout in _CORE_COTANGENTS)
+        yield replace(base, requires=ways.with_gradient, pick="=1", layouts=((COTANGENT, "e"),))
+        yield replace(sums[0], pick="=0", layouts=((COTANGENT, "e"),))
+    if ways.asked("history"):
+        yield from (replace(each, between=True) for each in (sums[0], replace(sums[0], pick="s1")))
+
+
+# One row, one sequence, sequences of one token, several of several: few of many and many of few.
+FOLDS = ((1, 1), (6, 6), (6, 1), (6, 3), (6, 2), (35, 7), (64, 16), (65, 65), (129, 3), (300, 100), (300, 3))
 # Seeds, where the letter draws: both orders of two axes, with gaps behind either, behind both and behind none.
 _CORE_OFFSETS = {"c": (0, 1, 5), "t": (0, 1, 5), "g": (0, 1, 2, 3, 4, 5)}
 _CORE_COTANGENTS = ("c+1", "p", "s", "r", "t", "g+0", "g+5")
@@ -142,7 +162,8 @@ def drawn(source: random.Random, base: Trial, ways: Ways, rows: Callable[[], int
     possible = [way for way in _DRAWS if ways.asked(way)]
     for way in source.sample(possible, k=min(len(possible), source.choice((0, 1, 1, 2, 2, 3)))):
         trial = _DRAWS[way](source, trial, ways)
-    return trial
+    # Sums that torch itself makes for a gradient depend on the axes they go over.
+    return replace(trial, fold=0) if trial.requires and not ways.own_backward else trial
 
 
 def _drawn_pick(source: random.Random) -> str:
@@ -165,6 +186,12 @@ def _draw_layout(source: random.Random, trial: Trial, ways: Ways) -> Trial:
     if ways.own_backward and source.random() < 0.3:
         chosen.append((COTANGENT, f"{source.choice('cpsrtg')}+{source.randint(0, MOST_OFFSET)}"))
     return replace(trial, layouts=tuple(chosen))
+
+
+def _draw_axes(source: random.Random, trial: Trial, ways: Ways) -> Trial:
+    second = source.choice((1, 2, 3, 4, 5, 7, 8, 16, 31, 64, trial.count))
+    rows = second * max(1, trial.count // second) if ways.asked("batch") else trial.count
+    return replace(trial, sizes=(rows, *trial.sizes[1:]), fold=second)
 
 
 def _draw_view(source: random.Random, trial: Trial, ways: Ways) -> Trial:
@@ -208,6 +235,7 @@ def _draw_padding(source: random.Random, trial: Trial, ways: Ways) -> Trial:
 
 
 _DRAWS: dict[str, Callable[[random.Random, Trial, Ways], Trial]] = {
+    "axes": _draw_axes,
     "layout": _draw_layout,
     "chunk": _draw_view,
     "threads": _draw_threads,
@@ -226,6 +254,8 @@ def ways_of(trial: Trial) -> list[str]:
         found.append("padding")
     elif trial.count > 1:
         found.append("batch")
+    if trial.fold:
+        found.append("axes")
     if any(layout.startswith("v") for _, layout in trial.layouts):
         found.append("chunk")
     if trial.threads:

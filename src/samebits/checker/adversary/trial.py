@@ -4,6 +4,7 @@ A trial is one line of text that can be read back; the text fixes every input bi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -37,6 +38,8 @@ class Trial:
     """Which rows: "0" in order, "s5" at random by seed 5, "n5" ordinary ones at random, "n5z7" with seven rows of zeros
     behind, into whose output nothing flows, "=3" row 3 everywhere, "2,0,7" these, "pad:nan:3:4" rows in order with
     three rows of NaN before and four behind."""
+    fold: int = 0
+    """Rows in two axes, batch and tokens: the second has the greatest common divisor of this and their number."""
     layouts: tuple[tuple[str, str], ...] = ()
     threads: int = 0
     mode: str = "plain"
@@ -60,6 +63,12 @@ class Trial:
     def count(self) -> int:
         """Rows of the call."""
         return self.sizes[0]
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """How many rows each axis of rows has."""
+        second = math.gcd(self.count, self.fold)
+        return (self.count // second, second) if self.fold else (self.count,)
 
     @property
     def silent(self) -> int:

@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 LARGEST_NUMBER = 1 << 16
+AXES = {"dim", "ndim", "ndimension"}
 MOST_FUNCTIONS = 200
 # Of one call; a loop of millions in plain Python would take ten times as long under watch.
 MOST_EVENTS = 200_000
@@ -182,6 +183,11 @@ def numbers(function: Callable[..., Any]) -> list[int]:
                 cells.append(cell.cell_contents)
         found |= _whole(cells)
     return sorted(found)
+
+
+def counts_axes(function: Callable[..., Any]) -> bool:
+    """Whether the function's own code asks how many axes a tensor has, so that its author thought of more than two."""
+    return any(AXES & set(code.co_names) for code in own_codes(function))
 
 
 def _whole(values: Any) -> set[int]:

@@ -24,6 +24,11 @@ MOST_BUSY = 4.0
 """How many times longer than on an idle machine anything is waited for."""
 
 
+def busy() -> float:
+    """How many times longer things take while others use this machine too; a budget is meant for an idle one."""
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), MOST_BUSY)
+
+
 @dataclass(slots=True)
 class Worker:
     """One process that answers calls, one at a time."""
