@@ -26,6 +26,9 @@ from samebits.invariant.refused import RefusedError
 from samebits.ops.arguments import short
 from samebits.ops.registering import register
 
+MOST_SCORES = 1 << 25
+"""At once in memory, 128 MB of float32, where one sequence has no more."""
+
 
 def scaled_dot_product_attention(
     query: Tensor,
@@ -93,13 +96,19 @@ def _as_4d(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple[tu
     return lead, [x.expand(*lead, *x.shape[-2:]).reshape(batch, heads_, *x.shape[-2:]) for x in given]
 
 
-def _times(a_HMK: Tensor, b_HKN: Tensor) -> Tensor:
-    """A product a head; heads of a group lie one after the other in a's rows."""
-    group = a_HMK.shape[0] // b_HKN.shape[0]
-    rows = a_HMK.reshape(b_HKN.shape[0], group * a_HMK.shape[1], a_HMK.shape[2])
-    backend = backend_of(rows)
-    y = torch.stack([torch.ops.samebits.gemm(a, b, None, backend) for a, b in zip(rows, b_HKN, strict=True)])
-    return y.reshape(*a_HMK.shape[:2], b_HKN.shape[2])
+def _times(a_HMK: Tensor, b_GKN: Tensor) -> Tensor:
+    """A product a head, all of them in one launch; heads that share one of b lie one after the other in a's rows."""
+    rows = a_HMK.reshape(-1, a_HMK.shape[2])
+    each = rows.shape[0] // b_GKN.shape[0]
+    ends = torch.arange(each, rows.shape[0] + 1, each, device=rows.device)
+    y: Tensor = torch.ops.samebits.grouped_gemm(rows, b_GKN, None, ends, backend_of(rows))
+    return y.reshape(*a_HMK.shape[:2], b_GKN.shape[2])
+
+
+def _together(sequences: int, scores: int) -> list[slice]:
+    """Sequences that are computed at once: as many as keep few enough scores in memory."""
+    step = max(1, MOST_SCORES // max(1, scores))
+    return [slice(first, first + step) for first in range(0, sequences, step)]
 
 
 def _of_groups(x_BHKD: Tensor, key_heads: int) -> Tensor:
@@ -109,7 +118,7 @@ def _of_groups(x_BHKD: Tensor, key_heads: int) -> Tensor:
 
 
 def _weights(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """(e, l) of one sequence: (H, S, K) and (H, S, 1)."""
+    """(e, l) of every head of one or more sequences: (H, S, K) and (H, S, 1)."""
     score = _times(q, k.mT) * scale
     if causal:
         seen = torch.ones(score.shape[1:], dtype=torch.bool, device=score.device).tril()
@@ -136,10 +145,10 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool,
     out = q.new_zeros(*q.shape[:3], v.shape[-1])
     if out.numel() == 0 or k.shape[2] == 0:
         return out
-    for b in range(q.shape[0]):
-        q_b, k_b, v_b = (x[b].float() for x in (q, k, v))
-        e, total = _weights(q_b, k_b, None if mask is None else mask[b], causal, scale)
-        out[b] = _divided(_times(e, *_of_seen_keys(e, v_b)), total).to(q.dtype)
+    for b in _together(q.shape[0], q.shape[1] * q.shape[2] * k.shape[2]):
+        q_b, k_b, v_b = (x[b].flatten(0, 1).float() for x in (q, k, v))
+        e, total = _weights(q_b, k_b, None if mask is None else mask[b].flatten(0, 1), causal, scale)
+        out[b] = _divided(_times(e, *_of_seen_keys(e, v_b)), total).to(q.dtype).view_as(out[b])
     return out
 
 
@@ -155,18 +164,18 @@ def _gradients(
     dq = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     dk, dv = (x.new_zeros(x.shape[0], H, K, x.shape[3]) for x in (k, v))
     dmask = torch.zeros(mask.shape if of_mask and mask is not None else (0,), dtype=torch.float32, device=q.device)
-    for b in range(q.shape[0] if dout.numel() and K else 0):
-        q_b, k_b, v_b, dout_b = (x[b].float() for x in (q, k, v, dout))
-        e, total = _weights(q_b, k_b, None if mask is None else mask[b], causal, scale)
+    for b in _together(q.shape[0] if dout.numel() and K else 0, H * q.shape[2] * K):
+        q_b, k_b, v_b, dout_b = (x[b].flatten(0, 1).float() for x in (q, k, v, dout))
+        e, total = _weights(q_b, k_b, None if mask is None else mask[b].flatten(0, 1), causal, scale)
         k_b, v_b = _of_seen_keys(e, k_b, v_b)
         p = _divided(e, total)
         delta = sums.float32_sum(dout_b * _divided(_times(e, v_b), total), -1, True)
         ds = torch.where(p == 0, 0.0, p * (_times(dout_b, v_b.mT) - delta))
-        dq[b] = (_times(ds, k_b) * scale).to(q.dtype)
-        dk[b] = (_times(ds.mT, q_b) * scale).to(k.dtype)
-        dv[b] = _times(p.mT, dout_b).to(v.dtype)
+        dq[b] = (_times(ds, k_b) * scale).to(q.dtype).view_as(dq[b])
+        dk[b] = (_times(ds.mT, q_b) * scale).to(k.dtype).view_as(dk[b])
+        dv[b] = _times(p.mT, dout_b).to(v.dtype).view_as(dv[b])
         if of_mask:
-            dmask[b] = ds
+            dmask[b] = ds.view_as(dmask[b])
     return dq, _of_groups(dk, k.shape[1]), _of_groups(dv, v.shape[1]), dmask
 
 

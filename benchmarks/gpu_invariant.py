@@ -1,0 +1,165 @@
+"""An unmodified Qwen3 of 1.7 billion weights inside `invariant_mode()` and outside it, on one GPU.
+
+    PYTHONPATH=src python benchmarks/gpu_invariant.py --output benchmarks/results/h200_invariant.json
+
+Bits first: the logits of one sequence alone and in the batch. Then milliseconds of a forward and of a backward pass, all
+forms in turns, medians. "profile" says which kernels a pass in the mode spends its time in. Without a GPU nothing is
+judged, exit 3; `--size tiny --device cpu` runs anywhere, to see what the script does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from provenance import processor, provenance
+from torch import Tensor, nn
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from samebits.invariant import invariant_mode
+from samebits.invariant.transformers import register
+from samebits.numerics.bits import same_bits
+
+COULD_NOT_BE_JUDGED = 3
+SIZES: dict[str, dict[str, int]] = {
+    "1.7b": {
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+    },
+    "tiny": {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 256,
+    },
+}
+# Name, attention that the model is made with, what is around the pass.
+FORMS: dict[str, tuple[str, Callable[[], AbstractContextManager[Any]]]] = {
+    "outside": ("sdpa", nullcontext),
+    "inside": ("sdpa", invariant_mode),
+    "inside, attn_implementation=samebits": ("samebits", invariant_mode),
+}
+ROW = 3
+
+
+def model_of(size: str, device: str) -> nn.Module:
+    """Random weights: time does not depend on them."""
+    torch.manual_seed(1)
+    with torch.device(device):
+        model = Qwen3ForCausalLM(Qwen3Config(**SIZES[size], tie_word_embeddings=True, use_cache=False))
+    return model.to(torch.bfloat16).eval()
+
+
+def keeps_a_row(model: nn.Module, ids: Tensor) -> bool:
+    """Whether a sequence has the same logits alone and in the batch."""
+    with torch.no_grad():
+        together, alone = (model(input_ids=each).logits for each in (ids, ids[ROW : ROW + 1]))
+    return same_bits(together[ROW], alone[0])
+
+
+def seconds_of(model: nn.Module, ids: Tensor) -> tuple[float, float]:
+    """(forward, backward) of the loss of every next token."""
+    model.zero_grad()
+    now = _now(ids)
+    started = now()
+    loss = model(input_ids=ids, labels=ids).loss
+    between = now()
+    loss.backward()
+    return between - started, now() - between
+
+
+def _now(ids: Tensor) -> Callable[[], float]:
+    def now() -> float:
+        if ids.is_cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return now
+
+
+def measured(model: nn.Module, ids: Tensor, repeats: int) -> list[dict[str, Any]]:
+    """Every form: its bits, then all of them in turns."""
+    found: dict[str, dict[str, Any]] = {}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in FORMS}
+    for turn in range(1 + repeats):
+        for name, (attention, around) in FORMS.items():
+            model.set_attn_implementation(attention)
+            with around():
+                if not turn:
+                    found[name] = {"form": name, "row_alone_has_its_bits": keeps_a_row(model, ids)}
+                pair = seconds_of(model, ids)
+            if turn:
+                times[name].append(pair)
+    stock = [statistics.median(column) for column in zip(*times["outside"], strict=True)]
+    for name, pairs in times.items():
+        medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
+        found[name] |= {
+            f"{part}_{what}": value
+            for part, mine, theirs in zip(("forward", "backward"), medians, stock, strict=True)
+            for what, value in (("ms", round(mine * 1e3, 2)), ("ratio", round(theirs / mine, 3)))
+        }
+    return list(found.values())
+
+
+def profile(model: nn.Module, ids: Tensor, attention: str, most: int = 12) -> dict[str, Any]:
+    """Milliseconds of a forward pass in the mode by kernel, and of the host, which waits for nothing."""
+    model.set_attn_implementation(attention)
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with invariant_mode() as mode, torch.no_grad(), torch.profiler.profile(activities=activities) as seen:
+        started = time.perf_counter()
+        model(input_ids=ids)
+        host = time.perf_counter() - started
+        torch.cuda.synchronize()
+    kernels = sorted(seen.key_averages(), key=lambda each: -each.device_time_total)
+    return {
+        "host_ms": round(host * 1e3, 2),
+        "device_ms": round(sum(each.device_time_total for each in kernels) / 1e3, 2),
+        "kernels": {each.key[:60]: [each.count, round(each.device_time_total / 1e3, 2)] for each in kernels[:most]},
+        "routed": dict(mode.routed.most_common(most)),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--size", choices=SIZES, default="1.7b")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=1024)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    on_gpu = options.device == "cuda"
+    if on_gpu and not torch.cuda.is_available():
+        print("gpu_invariant: there is no GPU; could not be judged", file=sys.stderr)
+        return COULD_NOT_BE_JUDGED
+    register()
+    model = model_of(options.size, options.device)
+    ids = torch.randint(SIZES[options.size]["vocab_size"], (options.batch, options.tokens), device=options.device)
+    record = provenance(__file__, torch.cuda.get_device_name() if on_gpu else processor())
+    record |= {"torch": torch.__version__, "size": options.size, "batch": options.batch, "tokens": options.tokens}
+    record["rows"] = measured(model, ids, options.repeats)
+    if on_gpu:
+        record["profile"] = {each: profile(model, ids, each) for each in ("sdpa", "samebits")}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(record, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
