@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/gpu_invariant.py --output benchmarks/results/h200_invariant.json
 
-Bits first: the logits of one sequence alone and in the batch. Then milliseconds of a forward and of a backward pass, all
+Bits first: the logits of one sequence alone and in the batch. Then milliseconds of a forward and a backward pass, all
 forms in turns, medians. "profile" says which kernels a pass in the mode spends its time in. Without a GPU nothing is
 judged, exit 3; `--size tiny --device cpu` runs anywhere, to see what the script does."""
 

@@ -127,7 +127,7 @@ def _weights(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: flo
         score = torch.where(mask, score, -math.inf) if mask.dtype == torch.bool else score + mask.float()
     top = score.amax(-1, keepdim=True)
     e = exp(score - torch.where(top == -math.inf, 0.0, top))
-    return e, _times(e.reshape(1, -1, e.shape[-1]), e.new_ones(1, e.shape[-1], 1)).reshape(*e.shape[:2], 1)
+    return e, sums.float32_sum(e, -1, True)
 
 
 def _divided(x: Tensor, total: Tensor) -> Tensor:

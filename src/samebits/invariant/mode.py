@@ -37,7 +37,7 @@ from samebits.invariant.harmless import (
     tensors_in,
 )
 from samebits.invariant.module_path import place, shapes
-from samebits.invariant.operations import base_of, is_exact, name_of, on_cpu, route_of
+from samebits.invariant.operations import base_of, is_compound, is_exact, name_of, on_cpu, route_of, text_of
 from samebits.invariant.refused import (
     REASONS,
     REASONS_OF_LIBRARIES,
@@ -150,7 +150,7 @@ class InvariantMode(TorchDispatchMode):
             return func(*args, **kwargs)
         if name.startswith(PREFIX) and not (name in HARMLESS_LISTS_OFF_CPU and not on_cpu(args, kwargs)):
             return self._one_by_one(func, name, in_place, args, kwargs)
-        if name not in REASONS and func._can_decompose():
+        if name not in REASONS and is_compound(func):
             return self._taken_apart(func, args, kwargs)
         route = route_of(name, in_place, args, kwargs)
         if route is not None:
@@ -169,7 +169,7 @@ class InvariantMode(TorchDispatchMode):
             return func(*args, **kwargs)
         if route is not None:
             return self._run(route, func, in_place, args, kwargs)
-        if name not in REASONS and func._can_decompose():
+        if name not in REASONS and is_compound(func):
             return self._taken_apart(func, args, kwargs)
         return self._refuse(func, args, kwargs, REASON)
 
@@ -199,7 +199,7 @@ class InvariantMode(TorchDispatchMode):
             return self._refuse(func, args, kwargs, str(refused))
         except TypeError as unknown:  # an overload with arguments that the route does not have
             return self._refuse(func, args, kwargs, f"this form of it is not offered: {unknown}")
-        self.routed[str(func)] += 1
+        self.routed[text_of(func)] += 1
         if in_place:
             return args[0].copy_(result)
         if out is not None:
@@ -231,7 +231,7 @@ class InvariantMode(TorchDispatchMode):
         except RefusedError as refused:
             self._record(func, args, kwargs, str(refused))
             return otherwise(func, args, kwargs)
-        self.routed[str(func)] += 1
+        self.routed[text_of(func)] += 1
         return result
 
     def _taken_apart(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -250,7 +250,7 @@ class InvariantMode(TorchDispatchMode):
             raise InvariantError(
                 f"invariant_mode: {func} of {shapes((args, kwargs))}{f' {where}' if where else ''} is refused: {why}"
             )
-        self.unverified[str(func)] += 1
+        self.unverified[text_of(func)] += 1
 
     def _tell(self, text: str) -> None:
         """Once a block."""

@@ -1,0 +1,61 @@
+"""The kernel that sums along rows as it is compiled, without a GPU: one chain a thread, whatever the alignment.
+
+Its bits are compared on a GPU, in tests/gpu/test_sums.py."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton compiles it; needs the package triton")
+STEP = 32
+
+
+@cache
+def assemblies() -> list[str]:
+    """For rows that begin at multiples of 16 bytes, and for any."""
+    script = Path(__file__).with_name("compiled_sums.py")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+def chains(ptx: str) -> list[int]:
+    """Lengths of runs of additions, each onto the result of the one before."""
+    lengths, last = [], ""
+    for result, left, _ in re.findall(r"add(?:\.rn)?\.f32\s+(%\w+), (%\w+), (%\w+);", ptx):
+        if left == last:
+            lengths[-1] += 1
+        else:
+            lengths.append(1)
+        last = result
+    return lengths
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["aligned", "unaligned"])
+def test_a_thread_adds_its_row_term_by_term(place: int) -> None:
+    """A step of the loop, and the last one that may be short; nothing is exchanged between threads."""
+    ptx = assemblies()[place]
+    assert sum(chains(ptx)) == 2 * STEP and all(length % STEP == 0 for length in chains(ptx))
+    assert not re.search(r"shfl|bar\.sync|\.shared|fma\.|ftz", ptx)
+
+
+def test_rows_that_are_aligned_are_read_16_bytes_at_a_time() -> None:
+    counts = [len(re.findall(r"ld\.global\.v4", ptx)) for ptx in assemblies()]
+    assert counts == [2 * STEP // 4, 0]
+
+
+def test_a_sum_of_halves_would_be_seen() -> None:
+    """Planted: two accumulators that are added at the end."""
+    halves = [f"add.f32 %r{i + 1}, %r{i}, %t{i};" for i in range(4)] + [
+        "add.f32 %s1, %s0, %t9;",
+        "add.f32 %a, %r4, %s1;",
+    ]
+    assert chains("\n".join(halves)) == [4, 1, 1]
