@@ -77,6 +77,7 @@ bench-gpu:
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_operators.py --output benchmarks/results/h200_operators.json
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_training.py --output benchmarks/results/h200_350m.json
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_decode.py --output benchmarks/results/h200_decode.json
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_invariant.py --output benchmarks/results/h200_invariant.json
 	$(GPU_PYTHON) benchmarks/report.py
 
 # The C++ and Triton forms of the elementary functions, from their one definition.

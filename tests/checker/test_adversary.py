@@ -54,14 +54,13 @@ def test_a_planted_fault_is_caught(target: str, like: str) -> None:
 
 def test_rows_in_two_axes_are_asked_of_a_function_that_counts_axes() -> None:
     """A batch of sequences; the case that is printed shows it again."""
-    report = checked(f"{FOLDER / 'linear.py'}:other_for_a_batch_of_sequences", "linear")
-    (finding,) = report.findings
-    assert (
-        finding.verdict is Verdict.DOES_NOT_HOLD and "rows in two axes" in finding.detail and "fold=" in finding.detail
-    )
+    target = f"{FOLDER / 'linear.py'}:other_for_a_batch_of_sequences"
+    (finding,) = checked(target, "linear").findings
+    assert finding.verdict is Verdict.DOES_NOT_HOLD
+    assert "rows in two axes" in finding.detail and "fold=" in finding.detail
     case = finding.reproduce.partition("--case ")[2].strip("'")
-    origin = origin_of_text(f"{FOLDER / 'linear.py'}:other_for_a_batch_of_sequences")
-    assert examine(Request(origin=origin, like="linear", case=case), OPERATORS).verdict is Verdict.DOES_NOT_HOLD
+    again = examine(Request(origin=origin_of_text(target), like="linear", case=case), OPERATORS)
+    assert again.verdict is Verdict.DOES_NOT_HOLD
 
 
 def test_of_a_function_written_for_one_axis_two_are_a_note() -> None:

@@ -190,7 +190,7 @@ def _draw_layout(source: random.Random, trial: Trial, ways: Ways) -> Trial:
 
 def _draw_axes(source: random.Random, trial: Trial, ways: Ways) -> Trial:
     second = source.choice((1, 2, 3, 4, 5, 7, 8, 16, 31, 64, trial.count))
-    rows = second * max(1, trial.count // second) if ways.asked("batch") else trial.count
+    rows = second * max(1, trial.count // second)
     return replace(trial, sizes=(rows, *trial.sizes[1:]), fold=second)
 
 
