@@ -1,4 +1,4 @@
-"""Sums along rows of float32 in invariant mode on the GPU: the chains of the CPU, wherever a row lies."""
+"""Sums along rows of float32 in invariant mode on the GPU: the chains of the CPU, wherever a row is in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_they_are_the_cpus(M: int, K: int) -> None:
 
 
 @pytest.mark.parametrize(("offset", "padding"), [(0, 0), (0, 4), (0, 1), (1, 0), (3, 5), (4, 4)])
-def test_where_a_row_lies_does_not_matter(offset: int, padding: int) -> None:
+def test_where_a_row_is_in_memory_does_not_matter(offset: int, padding: int) -> None:
     x = rows_of(70, 300)
     storage = torch.full((70 * (300 + padding) + offset,), float("nan"), device="cuda")
     there = storage[offset:].view(70, 300 + padding)[:, :300].copy_(x)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from samebits.invariant import sums
 from samebits.invariant.pointwise import exp
-from samebits.invariant.products import backend_of
+from samebits.invariant.products import backend_of, bmm
 from samebits.invariant.refused import RefusedError
 from samebits.ops.arguments import short
 from samebits.ops.registering import register
@@ -97,12 +97,9 @@ def _as_4d(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple[tu
 
 
 def _times(a_HMK: Tensor, b_GKN: Tensor) -> Tensor:
-    """A product a head, all of them in one launch; heads that share one of b lie one after the other in a's rows."""
-    rows = a_HMK.reshape(-1, a_HMK.shape[2])
-    each = rows.shape[0] // b_GKN.shape[0]
-    ends = torch.arange(each, rows.shape[0] + 1, each, device=rows.device)
-    y: Tensor = torch.ops.samebits.grouped_gemm(rows, b_GKN, None, ends, backend_of(rows))
-    return y.reshape(*a_HMK.shape[:2], b_GKN.shape[2])
+    """A product a head; heads that share one of b are rows of one product, one after the other."""
+    G, (H, M, K) = b_GKN.shape[0], a_HMK.shape
+    return bmm(a_HMK.reshape(G, H // G * M, K), b_GKN).reshape(H, M, b_GKN.shape[2])
 
 
 def _together(sequences: int, scores: int) -> list[slice]:
