@@ -11,7 +11,7 @@ from samebits.numerics.bits import same_bits
 from samebits.ops._triton.launch import launch_count
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, none is visible")
-NAME = "sums_along_rows"
+NAME = "chains_along_rows"
 
 
 def rows_of(M: int, K: int) -> Tensor:

@@ -5,21 +5,23 @@ Run by test_compiled_sums.py in a process of its own: it stands in for Triton's 
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import torch
 
 from samebits.checker.artifact_process import stand_in
-from samebits.invariant.triton_sums import STEP, THREADS, sums_along_rows
+from samebits.invariant.triton_sums import STEP, STEP_OF_FEW, THREADS, chains_along_rows
 
 
-def compiled(aligned: bool) -> str:
+def compiled(step: int, aligned: bool, resumed: bool) -> str:
     """The assembly that Triton makes."""
     sums, x = torch.zeros(64), torch.zeros(64, 64)
-    kernel = sums_along_rows.run(
+    kernel = chains_along_rows.run(
         *(sums, x, 64, 64, 64),
+        RESUMED=resumed,
         ALIGNED=aligned,
         ROWS=THREADS,
-        COUNT=STEP,
+        COUNT=step,
         num_warps=1,
         num_stages=1,
         num_ctas=1,
@@ -32,4 +34,5 @@ def compiled(aligned: bool) -> str:
 
 if __name__ == "__main__":
     stand_in()
-    print(json.dumps([compiled(aligned) for aligned in (True, False)]))
+    forms = product((STEP, STEP_OF_FEW), (True, False), (True, False))
+    print(json.dumps([[*form, compiled(*form)] for form in forms]))

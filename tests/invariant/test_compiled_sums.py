@@ -9,22 +9,22 @@ import re
 import subprocess
 import sys
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton", reason="Triton compiles it; needs the package triton")
-STEP = 32
+FORMS = list(product((32, 64), (True, False), (True, False)))
+"""Terms a step, whether rows begin at multiples of 16 bytes, whether sums go on."""
 
 
 @cache
-def assemblies() -> list[str]:
-    """For rows that begin at multiples of 16 bytes, and for any."""
+def assemblies() -> dict[tuple[int, bool, bool], str]:
     script = Path(__file__).with_name("compiled_sums.py")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    found: list[str] = json.loads(done.stdout)
-    return found
+    return {(step, aligned, resumed): ptx for step, aligned, resumed, ptx in json.loads(done.stdout)}
 
 
 def chains(ptx: str) -> list[int]:
@@ -39,17 +39,18 @@ def chains(ptx: str) -> list[int]:
     return lengths
 
 
-@pytest.mark.parametrize("place", [0, 1], ids=["aligned", "unaligned"])
-def test_a_thread_adds_its_row_term_by_term(place: int) -> None:
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_thread_adds_its_row_term_by_term(form: tuple[int, bool, bool]) -> None:
     """A step of the loop, and the last one that may be short; nothing is exchanged between threads."""
-    ptx = assemblies()[place]
-    assert sum(chains(ptx)) == 2 * STEP and all(length % STEP == 0 for length in chains(ptx))
+    ptx, step = assemblies()[form], form[0]
+    assert sum(chains(ptx)) == 2 * step and all(length % step == 0 for length in chains(ptx))
     assert not re.search(r"shfl|bar\.sync|\.shared|fma\.|ftz", ptx)
 
 
-def test_rows_that_are_aligned_are_read_16_bytes_at_a_time() -> None:
-    counts = [len(re.findall(r"ld\.global\.v4", ptx)) for ptx in assemblies()]
-    assert counts == [2 * STEP // 4, 0]
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_rows_that_are_aligned_are_read_16_bytes_at_a_time(form: tuple[int, bool, bool]) -> None:
+    step, aligned, _ = form
+    assert len(re.findall(r"ld\.global\.v4", assemblies()[form])) == (2 * step // 4 if aligned else 0)
 
 
 def test_a_sum_of_halves_would_be_seen() -> None:

@@ -9,7 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,25 +19,33 @@ from torch._C._dynamo.eval_frame import (
     get_eval_frame_callback,
     set_code_exec_strategy,
 )
+from torch.autograd import Variable
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from samebits.invariant.complex_numbers import PART_BY_PART, REASON, ROUTED_OF_COMPLEX, any_complex
-from samebits.invariant.compound import CATCHING, REWRITTEN, WHOLE, innermost_mode
+from samebits.invariant.compound import CATCHING, REWRITTEN, WHOLE, innermost_mode, unseen
 from samebits.invariant.escapes import install
 from samebits.invariant.foreach import PREFIX, one_by_one, single
 from samebits.invariant.harmless import (
-    HARMLESS,
     HARMLESS_IF,
     HARMLESS_LIBRARIES,
     HARMLESS_LISTS_OFF_CPU,
     HARMLESS_OF_OTHERS,
     HARMLESS_OFF_CPU,
-    MOVING,
     tensors_in,
 )
 from samebits.invariant.module_path import place, shapes
-from samebits.invariant.operations import base_of, is_compound, is_exact, name_of, on_cpu, route_of, text_of
+from samebits.invariant.operations import (
+    Operation,
+    base_of,
+    is_compound,
+    is_exact,
+    on_cpu,
+    operation_of,
+    route_of,
+    text_of,
+)
 from samebits.invariant.refused import (
     REASONS,
     REASONS_OF_LIBRARIES,
@@ -47,7 +55,7 @@ from samebits.invariant.refused import (
     RefusedError,
 )
 from samebits.invariant.resuming import Chains
-from samebits.invariant.routed import RESUMED, ROUTED_OF_OTHERS, ROUTED_ON_CPU
+from samebits.invariant.routed import RESUMED, ROUTED, ROUTED_OF_OTHERS, ROUTED_ON_CPU
 from samebits.invariant.sums import sums_over_rows
 
 COMPILED = (
@@ -85,6 +93,7 @@ class InvariantMode(TorchDispatchMode):
         """Operations that ran as they are without a guarantee; empty while strict."""
         self._hooks: list[saved_tensors_hooks] = []
         self._chains = Chains()
+        self._backward = -1
         self._told: set[str] = set()
 
     @classmethod
@@ -115,24 +124,42 @@ class InvariantMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if get_eval_frame_callback() is not None:
             raise InvariantError(COMPILED)
-        return self._decide(func, args, kwargs or {})
+        operation, kwargs = operation_of(func), kwargs or {}
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            gradient = self._of_backward(node.name(), operation, args, kwargs)
+            if gradient is not None:
+                return gradient
+        if operation.moves or (operation.harmless and not any_complex(args)):
+            return func(*args, **kwargs)  # most calls
+        first = args[0] if args and isinstance(args[0], Tensor) else None
+        if operation.harmless_off_cpu and first is not None and first.is_cuda and not any_complex(args):
+            return func(*args, **kwargs)
+        if operation.routed and first is not None and first.is_floating_point():
+            return self._run(ROUTED[operation.routed], operation, args, kwargs)
+        return self._decide(func, args, kwargs)
 
-    def _decide(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        node = _gradient()
+    def _of_backward(self, node: str, operation: Operation, args: tuple[Any, ...], kwargs: Any) -> Tensor | None:
+        """What a chain that goes on gives a weight's gradient; None: nothing out of the ordinary."""
         if node.startswith("CompiledFunction"):
             raise InvariantError(COMPILED)
-        name, in_place = name_of(func)
-        if in_place and node:
-            if name == "add_" and node.endswith("AccumulateGrad"):
+        if operation.name == "detach" and node.endswith("AccumulateGrad"):
+            self._chains.forget(args[0])  # it becomes .grad as it is, and nothing goes on with it
+        if operation.in_place:
+            if operation.name == "add_" and node.endswith("AccumulateGrad"):
                 if self._chains.go_on(args[0], args[1]):
-                    return args[0]
+                    return cast("Tensor", args[0])
                 self._tell(f"{NOT_RESUMED} (here one of shape {list(args[0].shape)})")
             if isinstance(args[0], Tensor):
                 self._chains.forget(args[0])
-        if node and name == "_to_copy" and _is_for_a_leaf():
-            wide = self._chains.unrounded(args[0], kwargs.get("dtype"))
-            if wide is not None:
-                return wide
+        if operation.name == "_to_copy" and _is_for_a_leaf():
+            return self._chains.unrounded(args[0], kwargs.get("dtype"))
+        return None
+
+    def _decide(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What is not harmless at a glance."""
+        operation = operation_of(func)
+        name, in_place = operation.name, operation.in_place
         if func.namespace != "aten":
             return self._of_another_library(func, args, kwargs)
         if name in REWRITTEN:
@@ -140,10 +167,8 @@ class InvariantMode(TorchDispatchMode):
                 return REWRITTEN[name](*args, **kwargs)
         if name in WHOLE:
             return self.run_whole(func, WHOLE[name], args, kwargs, self._taken_apart)
-        if name not in MOVING and any_complex(args):
+        if not operation.moves and any_complex(args):
             return self._of_complex_numbers(func, args, kwargs)
-        if name in HARMLESS:
-            return func(*args, **kwargs)
         if name in HARMLESS_IF and HARMLESS_IF[name](args, kwargs):
             return func(*args, **kwargs)
         if is_exact(func, args, kwargs):
@@ -154,7 +179,7 @@ class InvariantMode(TorchDispatchMode):
             return self._taken_apart(func, args, kwargs)
         route = route_of(name, in_place, args, kwargs)
         if route is not None:
-            return self._run(route, func, in_place, args, kwargs)
+            return self._run(route, operation, args, kwargs)
         if (
             name in HARMLESS_OFF_CPU or name in HARMLESS_LISTS_OFF_CPU or base_of(name, in_place) in ROUTED_ON_CPU
         ) and not on_cpu(args, kwargs):
@@ -162,13 +187,14 @@ class InvariantMode(TorchDispatchMode):
         return self._refuse(func, args, kwargs, REASONS.get(name, UNKNOWN))
 
     def _of_complex_numbers(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name, in_place = name_of(func)
+        operation = operation_of(func)
+        name, in_place = operation.name, operation.in_place
         route = ROUTED_OF_COMPLEX.get(base_of(name, in_place))
         by_part = name in PART_BY_PART and (name not in HARMLESS_IF or HARMLESS_IF[name](args, kwargs))
         if by_part or (route is not None and not on_cpu(args, kwargs)):
             return func(*args, **kwargs)
         if route is not None:
-            return self._run(route, func, in_place, args, kwargs)
+            return self._run(route, operation, args, kwargs)
         if name not in REASONS and is_compound(func):
             return self._taken_apart(func, args, kwargs)
         return self._refuse(func, args, kwargs, REASON)
@@ -178,7 +204,7 @@ class InvariantMode(TorchDispatchMode):
             return func(*args, **kwargs)
         route = ROUTED_OF_OTHERS.get(func._schema.name)
         if route is not None:
-            return self._run(route, func, False, args, kwargs)
+            return self._run(route, operation_of(func), args, kwargs)
         return self._refuse(func, args, kwargs, REASONS_OF_LIBRARIES.get(func.namespace, UNKNOWN))
 
     def _one_by_one(self, func: Any, name: str, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -189,27 +215,32 @@ class InvariantMode(TorchDispatchMode):
         return None if in_place else results
 
     def _run(
-        self, route: Callable[..., Any], func: Any, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, route: Callable[..., Any], operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """The route's result, written where an in-place or `out` form wants it."""
-        out = kwargs.get("out")
+        func, out = operation.func, kwargs.get("out")
+        given = kwargs if out is None else {name: value for name, value in kwargs.items() if name != "out"}
         try:
-            result = route(*args, **{name: value for name, value in kwargs.items() if name != "out"})
+            result = route(*args, **given)
         except RefusedError as refused:
             return self._refuse(func, args, kwargs, str(refused))
         except TypeError as unknown:  # an overload with arguments that the route does not have
             return self._refuse(func, args, kwargs, f"this form of it is not offered: {unknown}")
         self.routed[text_of(func)] += 1
-        if in_place:
+        if operation.in_place:
             return args[0].copy_(result)
         if out is not None:
             return out.resize_(result.shape).copy_(result)
-        if _gradient():
-            self._remember(name_of(func)[0], result, args)
+        if torch._C._current_autograd_node() is not None:
+            self._remember(operation.name, result, args)
         return result
 
     def _remember(self, name: str, result: Any, args: tuple[Any, ...]) -> None:
         """The weight gradients among a backward's results: a later micro-batch may go on with them."""
+        backward = torch._C._current_graph_task_id()
+        if backward != self._backward:
+            self._backward = backward
+            Variable._execution_engine.queue_callback(self._chains.sweep)  # at the end of this backward
         results = result if isinstance(result, tuple) else (result,)
         over_rows = name == "sum" and sums_over_rows(*args)
         for number, resume in RESUMED.get(name, {}).items():
@@ -259,6 +290,11 @@ class InvariantMode(TorchDispatchMode):
             warnings.warn(text, InvariantWarning, stacklevel=2)
 
     def _pack(self, tensor: Tensor) -> tuple[Tensor, int]:
+        """Without its place in the graph, which torch puts back: an operation that saves its own result would else
+        keep itself alive where backward is never called, and no garbage collector could tell."""
+        if tensor.grad_fn is not None:
+            with unseen(tensor):
+                tensor = tensor.detach()
         return tensor, tensor._version
 
     def _unpack(self, packed: tuple[Tensor, int]) -> Tensor:
@@ -305,12 +341,6 @@ class _Reentered:
 
 def _resumed(resume: Callable[..., None], args: tuple[Any, ...], accumulator: Tensor) -> None:
     resume(accumulator, *args)
-
-
-def _gradient() -> str:
-    """The name of the backward function that is running, or ""."""
-    node = torch._C._current_autograd_node()
-    return node.name() if node is not None else ""
 
 
 def _is_for_a_leaf() -> bool:

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from samebits.invariant.harmless import tensors_in
+from samebits.invariant.compound import REWRITTEN, WHOLE
+from samebits.invariant.harmless import HARMLESS, HARMLESS_IF, HARMLESS_OFF_CPU, MOVING, tensors_in
+from samebits.invariant.refused import REASONS
 from samebits.invariant.routed import ROUTED, ROUTED_ON_CPU
 
 NOT_EXACT_OF_INTEGERS = ROUTED_ON_CPU.keys() - {"add", "sub", "rsub", "pow", "addcmul"} | {
@@ -28,11 +30,51 @@ NOT_EXACT_OF_INTEGERS = ROUTED_ON_CPU.keys() - {"add", "sub", "rsub", "pow", "ad
 """Floats come out, or a choice among equal values."""
 
 
-@cache
-def name_of(func: Any) -> tuple[str, bool]:
-    """(name without namespace, whether it is an in-place form)."""
-    name = func._schema.name.split("::")[1]
-    return name, name.endswith("_") and not name.endswith("__") and func._schema.is_mutable
+class Operation(NamedTuple):
+    """What can be said before a call's arguments are looked at."""
+
+    func: Any
+    name: str
+    """Without its namespace."""
+    in_place: bool
+    moves: bool
+    """Computes nothing, of whatever kind of numbers."""
+    harmless: bool
+    """Of real numbers at least."""
+    harmless_off_cpu: bool
+    """Of real numbers at least, on other devices."""
+    routed: str
+    """Its name in ROUTED, if nothing but its first argument's dtype can keep it from being computed there; or ""."""
+
+
+_known: dict[int, Operation] = {}
+
+
+def _described(func: Any) -> Operation:
+    library, name = func._schema.name.split("::")
+    in_place = name.endswith("_") and not name.endswith("__") and func._schema.is_mutable
+    base = base_of(name, in_place)
+    as_it_is = library == "aten" and name not in REWRITTEN and name not in WHOLE
+    taken_apart = name not in REASONS and is_compound(func)
+    return Operation(
+        func,
+        name,
+        in_place,
+        moves=as_it_is and name in MOVING,
+        harmless=as_it_is and name in HARMLESS,
+        harmless_off_cpu=as_it_is
+        and not taken_apart
+        and (name in HARMLESS_OFF_CPU or (base in ROUTED_ON_CPU and base not in ROUTED)),
+        routed=base if as_it_is and not taken_apart and name not in HARMLESS_IF and base in ROUTED else "",
+    )
+
+
+def operation_of(func: Any) -> Operation:
+    """Remembered by identity: every call of every operation asks, and torch's own hash of one is written in Python."""
+    known = _known.get(id(func))
+    if known is None:
+        known = _known[id(func)] = _described(func)
+    return known
 
 
 @cache
@@ -73,4 +115,4 @@ def is_exact(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return False
     if dtype is not None and (dtype.is_floating_point or dtype.is_complex):
         return False
-    return torch.Tag.nondeterministic_seeded not in func.tags and name_of(func)[0] not in NOT_EXACT_OF_INTEGERS
+    return torch.Tag.nondeterministic_seeded not in func.tags and operation_of(func).name not in NOT_EXACT_OF_INTEGERS

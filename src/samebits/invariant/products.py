@@ -11,6 +11,7 @@ import samebits.ops.grouped_matmul
 import samebits.ops.matmul  # noqa: F401  registers the products
 from samebits.invariant.refused import RefusedError
 from samebits.ops.arguments import BACKEND_OF_DEVICE, DTYPES, short
+from samebits.ops.registering import call
 
 
 def backend_of(x: Tensor) -> str:
@@ -26,7 +27,8 @@ def _gemm(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None) -> Tensor:
     backend = backend_of(a_MK)
     if b_KN.dtype != a_MK.dtype or (bias_N is not None and bias_N.dtype != a_MK.dtype):
         raise RefusedError(f"its factors are {short(a_MK.dtype)} and {short(b_KN.dtype)}; convert one of them")
-    y_MN: Tensor = torch.ops.samebits.gemm(a_MK, b_KN, bias_N, backend)
+    with torch.no_grad():  # below autograd already: said so, it goes to the kernel without torch's dispatcher
+        y_MN: Tensor = call("gemm", a_MK, b_KN, bias_N, backend)
     return y_MN
 
 

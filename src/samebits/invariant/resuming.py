@@ -16,6 +16,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 Resume = Callable[[Tensor], None]
 """accumulator of the result's shape, float32 <- the result's chains, resumed from it."""
 
+KEPT_DEAD = 16
+"""Results that may be gone before what they were computed from is let go: looking at all of them takes time."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
@@ -29,11 +32,17 @@ class _Chain:
     """Whether the batch was summed away: a sum of such sums cannot go on, and is not remembered."""
 
 
+def _is_gone(chain: _Chain) -> bool:
+    """Whether nothing uses the memory any more. By StorageWeakRef's own method it takes five times as long."""
+    return bool(torch.UntypedStorage._expired(chain.memory.cdata))
+
+
 class Chains:
     """The results of one backward that could be computed again from a sum so far."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Chain] = {}
+        self._calls = 0
 
     def remember(self, result: Tensor, given: Iterable[Tensor], resume: Resume, *, crosses_rows: bool = False) -> None:
         """A result in one piece of memory of its own, and what it was computed from."""
@@ -41,13 +50,19 @@ class Chains:
             return
         if any((known := self._chain_of(each)) is not None and known.crosses_rows for each in given):
             return
-        self._known = {key: chain for key, chain in self._known.items() if not chain.memory.expired()}
+        self._calls += 1
+        if self._calls % KEPT_DEAD == 0:
+            self.sweep()
         memory: Any = StorageWeakRef(result.untyped_storage())  # type: ignore[no-untyped-call]
         self._known[memory.cdata] = _Chain(memory, result.shape, result.stride(), result._version, resume, crosses_rows)
 
+    def sweep(self) -> None:
+        """Lets go what results were computed from that are gone."""
+        self._known = {key: chain for key, chain in self._known.items() if not _is_gone(chain)}
+
     def _chain_of(self, tensor: Tensor) -> _Chain | None:
         chain = self._known.get(tensor.untyped_storage()._cdata) if self._known else None
-        return None if chain is None or chain.memory.expired() or tensor._version != chain.version else chain
+        return None if chain is None or _is_gone(chain) or tensor._version != chain.version else chain
 
     def unrounded(self, rounded: Tensor, dtype: torch.dtype | None) -> Tensor | None:
         """A gradient of 16 bits that is about to be widened to float32: its chains before they were rounded.
@@ -77,7 +92,7 @@ class Chains:
     def go_on(self, gradient: Tensor, added: Tensor) -> bool:
         """gradient <- gradient's chains resumed with what `added` was computed from; False where that is not known."""
         chain = self._known.pop(added.untyped_storage()._cdata, None) if self._known else None
-        if chain is None or chain.memory.expired() or added._version != chain.version:
+        if chain is None or _is_gone(chain) or added._version != chain.version:
             return False
         if gradient.dtype != torch.float32 or added.numel() != chain.shape.numel():
             return False

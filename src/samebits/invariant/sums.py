@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,11 +18,15 @@ from samebits.invariant.products import backend_of
 from samebits.invariant.refused import RefusedError
 
 
-def _axes(x: Tensor, dim: int | Sequence[int] | None) -> list[int]:
-    given = [dim] if isinstance(dim, int) else list(dim or ())
-    if x.dim() == 0:
-        return []
-    return sorted({axis % x.dim() for axis in given}) if given else list(range(x.dim()))
+def _axes(x: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
+    return _split(x.dim(), (dim,) if isinstance(dim, int) else tuple(dim or ()))[0]
+
+
+@cache
+def _split(dimensions: int, given: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(axes that are summed away, axes that are kept), both in order."""
+    summed = {axis % dimensions for axis in given or range(dimensions)} if dimensions else set()
+    return tuple(sorted(summed)), tuple(axis for axis in range(dimensions) if axis not in summed)
 
 
 def sums_over_rows(x: Tensor, dim: int | Sequence[int] | None = None, *_: object) -> bool:
@@ -31,32 +36,49 @@ def sums_over_rows(x: Tensor, dim: int | Sequence[int] | None = None, *_: object
 
 def float32_sum(x: Tensor, dim: int | Sequence[int] | None, keepdim: bool) -> Tensor:
     """The chains' float32 accumulators."""
-    axes = _axes(x, dim)
-    sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+    shape = x.shape
+    axes, kept = _split(x.dim(), _axes(x, dim))
+    sizes = [1 if axis in axes else size for axis, size in enumerate(shape)] if keepdim else [shape[a] for a in kept]
+    if kept and x.numel() and _is_behind(axes, kept) and _a_thread_can_have_a_row(rows := _rows(x, axes, kept)):
+        from samebits.invariant.triton_sums import sums_along_rows
+
+        backend_of(x)
+        return sums_along_rows(rows).view(sizes)
     accumulator = torch.zeros(sizes, dtype=torch.float32, device=x.device)
     resume_sum(accumulator, x, dim)
-    return accumulator if keepdim else accumulator.reshape([x.shape[a] for a in range(x.dim()) if a not in axes])
+    return accumulator
 
 
 def resume_sum(accumulator: Tensor, x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> None:
     """accumulator, contiguous <- its chains resumed with x's terms."""
-    backend, axes = backend_of(x), _axes(x, dim)
-    terms = _count(x, dim)
+    backend, (axes, kept) = backend_of(x), _split(x.dim(), _axes(x, dim))
     if x.numel() == 0:
         return
-    if axes == list(range(len(axes))):  # leading axes: rows are added to one row
+    if not _is_behind(axes, kept):  # rows are added to one row
+        terms = math.prod(x.shape[axis] for axis in axes)
         torch.ops.samebits.gemm_accumulate_(
             accumulator.view(1, -1), x.new_ones(1, terms), x.reshape(terms, -1), backend
         )
-    else:
-        kept = [axis for axis in range(x.dim()) if axis not in axes]
-        rows = x.permute(*kept, *axes).reshape(-1, terms)
-        if _a_thread_can_have_a_row(rows):
-            from samebits.invariant.triton_sums import resume_sums_along_rows
+        return
+    rows = _rows(x, axes, kept)
+    if _a_thread_can_have_a_row(rows):
+        from samebits.invariant.triton_sums import resume_sums_along_rows
 
-            resume_sums_along_rows(accumulator.view(-1), rows)
-        else:
-            torch.ops.samebits.gemm_accumulate_(accumulator.view(-1, 1), rows, x.new_ones(terms, 1), backend)
+        resume_sums_along_rows(accumulator.view(-1), rows)
+    else:
+        ones = x.new_ones(rows.shape[1], 1)
+        torch.ops.samebits.gemm_accumulate_(accumulator.view(-1, 1), rows, ones, backend)
+
+
+def _is_behind(axes: tuple[int, ...], kept: tuple[int, ...]) -> bool:
+    """Whether an axis that is kept stands before one that is summed away."""
+    return bool(axes and kept and kept[0] < axes[-1])
+
+
+def _rows(x: Tensor, axes: tuple[int, ...], kept: tuple[int, ...]) -> Tensor:
+    """(sums, terms of each)."""
+    ordered = x if axes[0] > kept[-1] else x.permute(*kept, *axes)
+    return ordered.reshape(-1, math.prod(x.shape[axis] for axis in axes))
 
 
 def _a_thread_can_have_a_row(x_MK: Tensor) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -100,8 +101,9 @@ def attention(
         if bounds is not None:
             q_start, q_length = k_start, k_length = _pieces(bounds)
         else:
-            row = torch.arange(B, device=query.device)
-            q_start, q_length, k_start, k_length = row * S, torch.full_like(row, S), row * K, torch.full_like(row, K)
+            q_start, q_length = k_start, k_length = _rows(B, S, query.device)
+            if K != S:
+                k_start, k_length = _rows(B, K, query.device)
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     flat = [_widened(x, width).transpose(1, 2).reshape(-1, x.shape[1], width) for x in (query, key, value)]
     out, _ = torch.ops.samebits.attention(
@@ -125,20 +127,19 @@ def attention(
 
 def _check_sizes(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor) -> int:
     """The head size to compute with: that of values may differ, and zeros that are added to a head change nothing."""
-    shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
-    heads = key.shape[1]
+    heads, width = key.shape[1], -(-max(query.shape[-1], value.shape[-1]) // HEAD_MULTIPLE) * HEAD_MULTIPLE
     if query.shape[-1] != key.shape[-1] or value.shape[1:3] != key.shape[1:3] or not heads or query.shape[1] % heads:
-        raise ValueError(
-            f"attention 'samebits': q, k, v of {type(module).__name__} have shapes {shapes}; allowed: (batch, heads,"
-            " length, head size), equal head sizes of q and k, heads of q a multiple of those of k and v"
+        allowed = (
+            "(batch, heads, length, head size), equal head sizes of q and k, heads of q a multiple of those of k and v"
         )
-    width = -(-max(query.shape[-1], value.shape[-1]) // HEAD_MULTIPLE) * HEAD_MULTIPLE
-    if width > LONGEST_HEAD:
-        raise ValueError(
-            f"attention 'samebits': q, k, v of {type(module).__name__} have shapes {shapes}; allowed: head sizes up to"
-            f" {LONGEST_HEAD}; leave attn_implementation away for others"
-        )
-    return width
+    elif width > LONGEST_HEAD:
+        allowed = f"head sizes up to {LONGEST_HEAD}; leave attn_implementation away for others"
+    else:
+        return width
+    shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
+    raise ValueError(
+        f"attention 'samebits': q, k, v of {type(module).__name__} have shapes {shapes}; allowed: {allowed}"
+    )
 
 
 def _widened(x: Tensor, width: int) -> Tensor:
@@ -190,12 +191,45 @@ def _packed(position_ids: Tensor | None, B: int, S: int) -> Tensor | None:
     """Bounds of sequences that stand one after the other in a row: positions that begin again at 0 say where."""
     if position_ids is None or position_ids.dim() != 2 or S < 2:
         return None
+    return _BOUNDS.of(position_ids, B, S)
+
+
+def _bounds(position_ids: Tensor, B: int, S: int) -> Tensor | None:
     begins = torch.ones(position_ids.shape, dtype=torch.bool, device=position_ids.device)
     begins[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
     if int(begins.sum()) == position_ids.shape[0]:
         return None
     places = begins.expand(B, S).reshape(-1).nonzero().reshape(-1)
     return torch.cat((places, places.new_tensor([B * S])))
+
+
+class _Bounds:
+    """The bounds of the last positions asked for: a model's layers all ask, and asking makes the host wait."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, tuple[int, ...], Tensor | None] | None = None
+
+    def of(self, position_ids: Tensor, B: int, S: int) -> Tensor | None:
+        if position_ids.is_inference() or not _is_plain(position_ids):  # nothing tells when the first is written to
+            return _bounds(position_ids, B, S)
+        last, about = self._last, (position_ids._version, B, S)
+        if last is None or last[0]() is not position_ids or last[1] != about:
+            last = self._last = (ref(position_ids), about, _bounds(position_ids, B, S))
+        return last[2]
+
+
+_BOUNDS: Final = _Bounds()
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """A tensor of torch's own and no tracer's."""
+    return type(tensor) is Tensor
+
+
+def _rows(B: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Starts and lengths of sequences that are rows."""
+    starts = torch.arange(0, B * length, max(length, 1), device=device)
+    return starts, torch.full((B,), length, device=device)
 
 
 def _pieces(bounds: Tensor) -> tuple[Tensor, Tensor]:

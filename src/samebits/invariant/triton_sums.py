@@ -5,6 +5,7 @@ is exchanged between threads, and by Gluon, whose layouts say who holds what, no
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -13,8 +14,10 @@ from samebits.ops._triton.device import on_device
 from samebits.ops._triton.launch import run
 
 THREADS = 32
-STEP = 32
-"""Terms that a thread has under way while it adds as many others: 128 bytes."""
+FEW_ROWS = 16384
+"""Up to here a multiprocessor has too few threads to hide its memory's delay behind, and each has more under way."""
+STEP, STEP_OF_FEW = 32, 64
+"""Terms that a thread has under way while it adds as many others."""
 ALIGNMENT = 16
 
 
@@ -33,12 +36,17 @@ _NUMBERS = ["M", "K", "stride"]
 
 
 @gluon.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=["sums_ptr", "x_ptr"])
-def sums_along_rows(sums_ptr, x_ptr, M, K, stride, ALIGNED: gl.constexpr, ROWS: gl.constexpr, COUNT: gl.constexpr):
+def chains_along_rows(
+    sums_ptr, x_ptr, M, K, stride, RESUMED: gl.constexpr, ALIGNED: gl.constexpr, ROWS: gl.constexpr, COUNT: gl.constexpr
+):
     layout: gl.constexpr = gl.BlockedLayout([1, COUNT], [ROWS, 1], [1, 1], [1, 0])
     rows = gl.program_id(0) * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
     columns = gl.arange(0, COUNT, layout=gl.SliceLayout(0, layout))
     is_row = rows < M
-    sums = gl.load(sums_ptr + rows, mask=is_row, other=0.0)
+    if RESUMED:
+        sums = gl.load(sums_ptr + rows, mask=is_row, other=0.0)
+    else:
+        sums = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, layout))
     pointers = x_ptr + (rows.to(gl.int64) * stride)[:, None] + columns[None, :]
     if ALIGNED:
         pointers = gl.multiple_of(pointers, (16, 16))
@@ -58,18 +66,30 @@ def sums_along_rows(sums_ptr, x_ptr, M, K, stride, ALIGNED: gl.constexpr, ROWS: 
     gl.store(sums_ptr + rows, sums, mask=is_row)
 
 
+def sums_along_rows(x_MK: Tensor) -> Tensor:
+    """(M): the chains of the rows of x, whose terms lie one after the other in memory, from +0."""
+    sums_M = torch.empty(x_MK.shape[0], dtype=torch.float32, device=x_MK.device)
+    _launch(sums_M, x_MK, resumed=False)
+    return sums_M
+
+
 def resume_sums_along_rows(sums_M: Tensor, x_MK: Tensor) -> None:
     """sums <- their chains resumed with the terms of x's rows, which lie one after the other in memory."""
-    M, K = x_MK.shape
-    aligned = x_MK.data_ptr() % ALIGNMENT == 0 and x_MK.stride(0) * x_MK.element_size() % ALIGNMENT == 0
+    _launch(sums_M, x_MK, resumed=True)
+
+
+def _launch(sums_M: Tensor, x_MK: Tensor, *, resumed: bool) -> None:
+    (M, K), stride = x_MK.shape, x_MK.stride(0)
+    aligned = x_MK.data_ptr() % ALIGNMENT == 0 and stride * x_MK.element_size() % ALIGNMENT == 0
     with on_device(x_MK):
         run(
-            sums_along_rows,
+            chains_along_rows,
             -(-M // THREADS),
-            (sums_M, x_MK, M, K, x_MK.stride(0)),
+            (sums_M, x_MK, M, K, stride),
             warps=1,
             stages=1,
+            RESUMED=resumed,
             ALIGNED=aligned,
             ROWS=THREADS,
-            COUNT=STEP,
+            COUNT=STEP_OF_FEW if M <= FEW_ROWS else STEP,
         )
