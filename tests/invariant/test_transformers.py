@@ -203,13 +203,6 @@ def test_a_training_step_with_clipping_and_adamw_is_vouched_for(make: Make) -> N
     assert mode.routed["aten.linalg_vector_norm.default"] and not mode.unverified
 
 
-def test_a_mask_with_a_hole_is_refused(make: Make) -> None:
-    model, mask = make("llama"), torch.ones(2, 9, dtype=torch.int64)
-    mask[1, 4] = 0
-    with invariant_mode(), pytest.raises(ValueError, match="attention_mask has a hole in row 1; allowed: padding on"):
-        model(input_ids=ids_of(2, 9), attention_mask=mask)
-
-
 def test_dropout_in_training_is_refused(make: Make) -> None:
     model = make("llama").train()
     for layer in model.model.layers:

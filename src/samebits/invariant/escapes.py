@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import concurrent.futures.thread
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -113,6 +114,11 @@ def _meet_module(module: nn.Module, _: Any) -> None:
     if torch.compiler.is_compiling() or not CATCHING.any_open():
         return
     mode, name = innermost_mode(), type(module).__name__
+    if mode is not None and "transformers" in sys.modules:
+        # It may have been loaded after the block began.
+        from samebits.invariant.transformers import register
+
+        register()
     if mode is None:
         _tell_foreign_thread(name)
     elif why := reason_of_model(name):
