@@ -127,7 +127,7 @@ class InvariantMode(TorchDispatchMode):
         operation, kwargs = operation_of(func), kwargs or {}
         node = torch._C._current_autograd_node()
         if node is not None:
-            gradient = self._of_backward(node.name(), operation, args, kwargs)
+            gradient = self._of_backward(node, operation, args, kwargs)
             if gradient is not None:
                 return gradient
         if operation.moves or (operation.harmless and not any_complex(args)):
@@ -139,14 +139,16 @@ class InvariantMode(TorchDispatchMode):
             return self._run(ROUTED[operation.routed], operation, args, kwargs)
         return self._decide(func, args, kwargs)
 
-    def _of_backward(self, node: str, operation: Operation, args: tuple[Any, ...], kwargs: Any) -> Tensor | None:
+    def _of_backward(self, node: Any, operation: Operation, args: tuple[Any, ...], kwargs: Any) -> Tensor | None:
         """What a chain that goes on gives a weight's gradient; None: nothing out of the ordinary."""
-        if node.startswith("CompiledFunction"):
+        name = type(node).__name__  # that of the node itself, and quicker to ask for
+        if name.startswith("CompiledFunction"):
             raise InvariantError(COMPILED)
-        if operation.name == "detach" and node.endswith("AccumulateGrad"):
+        accumulates = name.endswith("AccumulateGrad")
+        if accumulates and operation.name == "detach":
             self._chains.forget(args[0])  # it becomes .grad as it is, and nothing goes on with it
         if operation.in_place:
-            if operation.name == "add_" and node.endswith("AccumulateGrad"):
+            if accumulates and operation.name == "add_":
                 if self._chains.go_on(args[0], args[1]):
                     return cast("Tensor", args[0])
                 self._tell(f"{NOT_RESUMED} (here one of shape {list(args[0].shape)})")

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.invariant.compound import unseen
 from samebits.invariant.products import backend_of
 from samebits.invariant.sequence_bounds import (
     HOLES,
+    Bounds,
     all_keys,
     back_in_place,
     bounds_of_mask,
@@ -60,24 +62,17 @@ def attention(
     _check_arguments(module, dropout, unused)
     B, heads, S, D = query.shape
     width = _check_sizes(module, query, key, value)
-    if attention_mask is not None:
-        key, value = all_keys(key, value, attention_mask.shape[-1])
-    K = key.shape[2]
-    if cu_seq_lens_q is not None:
-        k_ends = cu_seq_lens_q if cu_seq_lens_k is None else cu_seq_lens_k
-        bounds = bounds_of_pieces(cu_seq_lens_q, k_ends, (B * S, B * K))
-    elif attention_mask is None:
-        ends = packed_ends(position_ids, B, S) if S == K else None
-        bounds = bounds_of_rows(B, S, K, query.device) if ends is None else bounds_of_pieces(ends, ends, (S, K))
-    elif getattr(attention_mask, HOLES, False):
-        _check_window(module, sliding_window)
-        bounds, order_BK = bounds_without_holes(attention_mask, S)
-        query = in_order(query, bounds.order)
-        key, value = (in_order(x, order_BK) for x in (key, value))
-    else:
-        bounds = bounds_of_mask(attention_mask, S)
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
-    flat = [_widened(x, width).transpose(1, 2).reshape(-1, x.shape[1], width) for x in (query, key, value)]
+    with unseen(query, key, value):  # all that is done here moves numbers, or counts tokens
+        if attention_mask is not None:
+            key, value = all_keys(key, value, attention_mask.shape[-1])
+        if getattr(attention_mask, HOLES, False):
+            _check_window(module, sliding_window)
+        bounds, order_BK = _bounds(query, key, attention_mask, position_ids, cu_seq_lens_q, cu_seq_lens_k)
+        if order_BK is not None:
+            query = in_order(query, bounds.order)
+            key, value = (in_order(x, order_BK) for x in (key, value))
+        flat = [_widened(x, width).transpose(1, 2).reshape(-1, x.shape[1], width) for x in (query, key, value)]
     out, _ = torch.ops.samebits.attention(
         *flat,
         bounds.q_start,
@@ -93,8 +88,28 @@ def attention(
         softcap or 0.0,
         backend,
     )
-    out = out.reshape(B, S, heads, width)[..., : value.shape[-1]]
-    return out if bounds.order is None else back_in_place(out, bounds.order), None
+    with unseen(out):
+        out = out.view(B, S, heads, width)[..., : value.shape[-1]]
+        return out if bounds.order is None else back_in_place(out, bounds.order), None
+
+
+def _bounds(
+    query: Tensor,
+    key: Tensor,
+    mask_BK: Tensor | None,
+    position_ids: Tensor | None,
+    q_ends: Tensor | None,
+    k_ends: Tensor | None,
+) -> tuple[Bounds, Tensor | None]:
+    """And the order of the keys that closes holes, where there are any."""
+    B, S, K = query.shape[0], query.shape[2], key.shape[2]
+    if q_ends is not None:
+        return bounds_of_pieces(q_ends, q_ends if k_ends is None else k_ends, (B * S, B * K)), None
+    if mask_BK is None:
+        ends = packed_ends(position_ids, B, S) if S == K else None
+        rows = bounds_of_rows(B, S, K, query.device) if ends is None else bounds_of_pieces(ends, ends, (S, K))
+        return rows, None
+    return bounds_without_holes(mask_BK, S) if getattr(mask_BK, HOLES, False) else (bounds_of_mask(mask_BK, S), None)
 
 
 def _check_sizes(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor) -> int:
