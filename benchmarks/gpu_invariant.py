@@ -15,10 +15,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from provenance import processor, provenance
 from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -151,7 +153,10 @@ def main() -> int:
     model = model_of(options.size, options.device)
     ids = torch.randint(SIZES[options.size]["vocab_size"], (options.batch, options.tokens), device=options.device)
     record = provenance(__file__, torch.cuda.get_device_name() if on_gpu else processor())
-    record |= {"torch": torch.__version__, "size": options.size, "batch": options.batch, "tokens": options.tokens}
+    record |= {"torch": torch.__version__, "transformers": transformers.__version__}
+    if on_gpu:
+        record["triton"] = import_module("triton").__version__
+    record |= {"size": options.size, "batch": options.batch, "tokens": options.tokens}
     record["rows"] = measured(model, ids, options.repeats)
     if on_gpu:
         record["profile"] = {each: profile(model, ids, each) for each in ("sdpa", "samebits")}

@@ -23,6 +23,7 @@ END = "<!-- end of costs -->"
 # Where three decimals say 1.000, both sides took the same time.
 SAME = 0.9995
 WIDTH = 125
+INVARIANT_TARGET = 0.9
 
 Record = dict[str, Any]
 
@@ -142,6 +143,21 @@ def decoding_on_gpu(record: Record) -> list[str]:
     return listed(map(line, record["lines"]))
 
 
+def invariant_on_gpu(record: Record) -> list[str]:
+    def line(row: Record, part: str) -> Line:
+        ratio = row[f"{part}_ratio"]
+        missed = INVARIANT_TARGET if ratio < INVARIANT_TARGET else None
+        return Line(
+            case=f"{row['form'].replace('inside', 'a model as it is', 1)},", ratio=ratio, setting=part, missed=missed
+        )
+
+    inside = [row for row in record["rows"] if row["form"] != "outside"]
+    return [
+        f"{record['batch']} sequences of {record['tokens']:,} tokens, forward with the loss, and backward",
+        *listed(line(row, part) for row in inside for part in ("forward", "backward")),
+    ]
+
+
 def on_cpu(record: Record) -> list[str]:
     def line(row: Record) -> Line:
         dtype = "" if row["dtype"] == "float32" else f" {row['dtype']}"
@@ -236,6 +252,12 @@ PARTS = (
         write=decoding_on_gpu,
     ),
     Part(
+        file="h200_invariant.json",
+        title="Qwen3 of transformers, 1.7 billion weights, bfloat16, in invariant mode",
+        compared="time outside of the mode over time in it",
+        write=invariant_on_gpu,
+    ),
+    Part(
         file="cpu.json",
         title="Products and RMSNorm",
         compared="time of torch (MKL) over ours, float32 if not said",
@@ -292,7 +314,7 @@ def wrapped(text: str, indent: str = "") -> str:
 
 def versions(record: Record) -> str:
     known = record | record.get("environment", {})
-    triton = f", Triton {known['triton']}" if "NVIDIA" in record["machine"] else ""
+    triton = f", Triton {known['triton']}" if "triton" in known and "NVIDIA" in record["machine"] else ""
     return f"torch {known['torch']}{triton}"
 
 
