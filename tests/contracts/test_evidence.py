@@ -93,6 +93,16 @@ def other_flag(copied: Copied) -> None:
     copied.patch.setattr(sources, "BIT_FLAGS", flags)
 
 
+# A macro that is defined only where the library is compiled for this processor, and one that never is there.
+HERE_AND_NOT = {"aarch64": ("__aarch64__", "__x86_64__"), "x86-64": ("__x86_64__", "SAMEBITS_NEON")}
+
+
+def guarded(file: str, *, here: bool) -> Callable[[Copied], None]:
+    """A line in C++ that only this architecture's compiler is given, or only another's."""
+    macro = HERE_AND_NOT[environment.architecture()][0 if here else 1]
+    return edited(file, "#include", f"#if defined({macro})\n#define EXTRA 1\n#endif\n#include")
+
+
 def other_machine(copied: Copied) -> None:
     copied.patch.setattr(environment, "processor", lambda: "Another 9000")
     copied.patch.setattr(environment, "gpu", lambda: "NVIDIA B300 (compute capability 10.3)")
@@ -144,6 +154,14 @@ ROWS: dict[str, tuple[Callable[[Copied], None], tuple[str, str], tuple[str, str]
         (STALE, "headers: "),
         SAME,
     ),
+    "thread code of another architecture": (guarded("native/threads.cpp", here=False), SAME, SAME),
+    "thread code of this architecture": (guarded("native/threads.cpp", here=True), (STALE, "headers: "), SAME),
+    "the kernel's C++ of another architecture": (guarded("ops/softmax/cpu_kernel.cpp", here=False), SAME, SAME),
+    "the kernel's C++ of this architecture": (
+        guarded("ops/softmax/cpu_kernel.cpp", here=True),
+        (STALE, "kernel: the code of the kernel changed"),
+        SAME,
+    ),
     "the generator of inputs": (
         edited("numerics/recipes.py", "import numpy as np", "import numpy as np\n\nEXTRA = 1"),
         (STALE, "generator: the generator of inputs changed"),
@@ -189,6 +207,31 @@ def test_what_changes_is_noticed(copied: Copied, changed: str) -> None:
     for backend, (standing, words) in (("cpu", cpu), ("triton", triton)):
         print(f"{changed:<34} {backend:<7} {found[backend][0]:<16} {found[backend][1][:90]}")
         assert found[backend][0] == standing and words in found[backend][1], (backend, found[backend])
+
+
+@pytest.mark.parametrize(
+    ("file", "stale"),
+    [
+        ("simd_neon.h", {"aarch64"}),
+        ("simd_avx2.h", {"x86-64"}),
+        ("simd_avx512.h", {"x86-64"}),
+        ("simd_baseline.h", {"aarch64", "x86-64"}),
+    ],
+)
+def test_a_receipt_is_held_against_what_its_own_architecture_compiles(
+    copied: Copied, file: str, stale: set[str]
+) -> None:
+    """Wherever the receipts are looked at: those of x86-64 on an ARM machine too."""
+    present = Present({"softmax": copied.component}, copied.package)
+    shown = dict[str, Receipt]()
+    for architecture in ("aarch64", "x86-64"):
+        there = {**copied.receipts["cpu"].where, "architecture": architecture}
+        facts = present.of(replace(copied.receipts["cpu"], where=there))
+        assert facts is not None
+        shown[architecture] = replace(copied.receipts["cpu"], where=there, sources=dict(facts.sources))
+    copied.edit(f"native/include/samebits/{file}", "#pragma once", "#pragma once\n#define EXTRA 1")
+    after = Present({"softmax": copied.component}, copied.package)
+    assert {name for name, each in shown.items() if not compared(each, after.of(each)).counts} == stale
 
 
 @pytest.mark.parametrize(

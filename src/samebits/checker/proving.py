@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from samebits.checker.environment import unavailable
 from samebits.checker.falsification import Tried, tried
-from samebits.checker.present import RUNNING, Present
+from samebits.checker.present import Present
 from samebits.checker.proofs import carried_out
+from samebits.checker.source_facts import RUNNING
 from samebits.checker.streaming import alike, tried_together
 from samebits.contracts.ladder import about, backends_of
 from samebits.contracts.language import Contract, ProofEntry

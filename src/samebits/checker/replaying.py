@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from samebits.checker.present import RUNNING, where
+from samebits.checker.present import where
 from samebits.checker.proving import Task, attempt, tasks
+from samebits.checker.source_facts import RUNNING
 from samebits.contracts.receipts import FALSE, Compared, Receipt
 from samebits.contracts.registry import Component
 

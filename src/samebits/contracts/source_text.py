@@ -1,24 +1,20 @@
 """What a source file says, as one digest: comments, docstrings and layout left out, so that evidence outlives a typo.
 
-Python is read as its syntax tree, written in a form that does not depend on the Python version; C++ as text without
-comments, each directive on a line of its own. Nothing is executed."""
+Python is read as its syntax tree, written in a form that does not depend on the Python version; C++ as cpp_text.py has
+it. Nothing is executed."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
 
+from samebits.contracts.cpp_text import INCLUDE, cpp_text
+
 PYTHON, CPP = (".py",), (".cpp", ".h")
-_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-# A string or character is kept as it is, so that what looks like a comment inside stays.
-_CPP_TOKENS = re.compile(
-    r'R"(?P<raw>[^(\s]*)\(.*?\)(?P=raw)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/|\\\n', re.DOTALL
-)
 _NO_MEANING = ("type_comment", "kind")
 
 
@@ -31,13 +27,15 @@ class SourceText:
     """Python: modules imported anywhere in it, "package:name" for `from package import name`. C++: quoted includes."""
 
 
-def source_text(file: Path) -> SourceText:
-    """The digest of what a file says and what it names; read again only where the file has changed."""
-    return _read(file, file.stat().st_mtime_ns)
+def source_text(file: Path, architecture: str = "") -> SourceText:
+    """The digest of what a file says and what it names; read again only where the file has changed.
+
+    With an architecture, of C++ only what is compiled there."""
+    return _read(file, file.stat().st_mtime_ns, architecture if file.suffix in CPP else "")
 
 
 @cache
-def _read(file: Path, modified: int) -> SourceText:
+def _read(file: Path, modified: int, architecture: str) -> SourceText:
     text = file.read_text()
     if file.suffix in PYTHON:
         tree = ast.parse(text)
@@ -45,7 +43,8 @@ def _read(file: Path, modified: int) -> SourceText:
         said, named = list[str](), list[str]()
         _python(tree, said, named)
         return SourceText(_digest("\n".join(said)), tuple(dict.fromkeys(named)))
-    return SourceText(_digest(cpp_text(text)), tuple(_INCLUDE.findall(text)))
+    compiled = cpp_text(text, architecture)
+    return SourceText(_digest(compiled), tuple(INCLUDE.findall(compiled)))
 
 
 def _digest(text: str) -> str:
@@ -94,19 +93,3 @@ def absolute(name: str, package: str) -> str:
     """A name of `SourceText.names` without leading dots, as seen from a package."""
     base, colon, attribute = name.partition(":")
     return f"{resolve_name(base, package)}{colon}{attribute}" if base.startswith(".") else name
-
-
-def cpp_text(text: str) -> str:
-    """C++ without comments; white space is one blank, and a directive has its line."""
-    parts: list[str] = []
-    for line in _CPP_TOKENS.sub(_kept, text).splitlines():
-        words = " ".join(line.split())
-        if words:
-            # A directive ends with its line; all else may be broken anywhere.
-            parts.append(f"\n{words}\n" if words.startswith("#") else f"{words} ")
-    return "".join(parts)
-
-
-def _kept(match: re.Match[str]) -> str:
-    found = match.group()
-    return " " if found.startswith(("/", "\\")) else found

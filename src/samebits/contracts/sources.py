@@ -1,7 +1,8 @@
 """What evidence is tied to: the files that a function, a check or a proof reaches, by backend, and a contract's words.
 
 Python imports are followed by their text, C++ by its quoted includes; nothing is executed. What only the other backend
-runs is left out, so that a changed C++ file voids nothing of Triton's, nor a Triton file anything of the CPU's."""
+runs is left out, so that a changed C++ file voids nothing of Triton's, nor a Triton file anything of the CPU's; so is
+what only another architecture's compiler is given."""
 
 from __future__ import annotations
 
@@ -38,10 +39,13 @@ def has_contract(folder: Path) -> bool:
 
 
 class Tree:
-    """Top-level packages by the folder each lies in: within these, imports are followed. Reads each file once."""
+    """Top-level packages by the folder each lies in: within these, imports are followed. Reads each file once.
 
-    def __init__(self, packages: Mapping[str, Path]) -> None:
+    C++ is read as one architecture compiles it; without an architecture, all of it."""
+
+    def __init__(self, packages: Mapping[str, Path], architecture: str = "") -> None:
         self.packages = dict(packages)
+        self.architecture = architecture
         self._names: dict[Path, list[Path]] = {}
 
     def reached(
@@ -56,11 +60,20 @@ class Tree:
 
         `within` says which files are entered; what is in `without` is neither entered nor returned."""
         kept = {"", *backends}
-        waiting = [file for name in modules for file in self.module(name)]
-        found: set[Path] = set()
+        files = [file for name in modules for file in self.module(name)]
+        return self._closure(files, lambda file: file not in without and only_of(file) in kept and within(file))
+
+    def compiled_by_all(self, package: Path) -> list[Path]:
+        """C++ that is compiled into the library and belongs to no contract: headers, threads, elementary functions."""
+        found = self._closure(package.glob("**/*.cpp"), lambda file: file.suffix in CPP)
+        return sorted(file for file in found if not has_contract(file.parent))
+
+    def _closure(self, files: Iterable[Path], entered: Callable[[Path], bool]) -> set[Path]:
+        """Files, and all that they import or include, as far as these are entered."""
+        waiting, found = list(files), set[Path]()
         while waiting:
             file = waiting.pop()
-            if file in found or file in without or only_of(file) not in kept or not within(file):
+            if file in found or not entered(file):
                 continue
             found.add(file)
             if file not in self._names:
@@ -88,7 +101,7 @@ class Tree:
 
     def _neighbours(self, file: Path) -> Iterator[Path]:
         root = next((each for each in self.packages.values() if file.is_relative_to(each)), file.parent)
-        named = source_text(file).names
+        named = source_text(file, self.architecture).names
         if file.suffix in PYTHON:
             parts = file.relative_to(root).with_suffix("").parts
             for name in named:
@@ -104,7 +117,7 @@ class Tree:
         lines = []
         for file in files:
             root = next((each for each in self.packages.values() if file.is_relative_to(each)), file.parent)
-            lines.append(f"{file.relative_to(root).as_posix()} {source_text(file).digest}")
+            lines.append(f"{file.relative_to(root).as_posix()} {source_text(file, self.architecture).digest}")
         return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
@@ -115,11 +128,6 @@ def _kernels_beside(file: Path) -> Iterator[Path]:
         yield from sorted(file.parent.glob("*.cpp"))
     elif file.name == "cpu_kernel.py":
         yield from sorted(file.parent.glob("*.cpp"))
-
-
-def compiled_by_all(package: Path) -> list[Path]:
-    """C++ that is compiled into the library and belongs to no contract: headers, threads, elementary functions."""
-    return sorted(file for suffix in CPP for file in package.glob(f"**/*{suffix}") if not has_contract(file.parent))
 
 
 def contract_digest(contract: Contract) -> str:
