@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from tests.parallel.ranks import on_ranks
 from tests.sim import own_trainer
@@ -68,6 +69,17 @@ def test_R51_three_steps_of_ddp_fsdp_and_dtensor_have_gloos_bits(ranks: int) -> 
     for gloo, sim in zip(on_gloo(ranks), on_sim(ranks), strict=True):
         assert sim["programs"] == gloo["programs"]
     assert len(on_gloo(ranks)[0]["programs"]) == 4
+
+
+def test_a_rank_begins_as_a_new_process_does_whatever_torch_switched_off_in_this_one() -> None:
+    """A bfloat16 product on some ARM CPUs ends torch's use of oneDNN, and float32 products have other bits after it."""
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        assert execute(lambda rank: torch._C._get_mkldnn_enabled(), 2).results == [True, True]
+        assert execute(on_sim_rank, 2, (2,)).results[0]["programs"] == on_gloo(2)[0]["programs"]
+        assert not torch._C._get_mkldnn_enabled()
+    finally:
+        torch._C._set_mkldnn_enabled(True)
 
 
 @pytest.mark.parametrize("ranks", TRAINED)

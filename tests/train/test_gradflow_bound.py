@@ -27,7 +27,8 @@ def test_a_gradient_smaller_than_its_rounding_is_zero() -> None:
     exact = gradients64(*arguments.values())
     found, wanted = cut(gradients(**arguments))[QUERY], cut(exact)[QUERY]
     assert not torch.any(found)
-    assert 0 < float(wanted.abs().amax()) < float(cut(effect64(arguments, exact))[QUERY].amax())
+    # What cancels is 0 in float64 on one machine and a rounding error on another: torch's own sums decide.
+    assert float(wanted.abs().amax()) < float(cut(effect64(arguments, exact))[QUERY].amax())
 
 
 def test_a_pair_of_zeros_has_a_bound() -> None:

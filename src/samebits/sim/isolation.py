@@ -186,6 +186,10 @@ def isolated() -> Iterator[None]:
         scope.callback(isolate, False)
         torch.set_num_threads(1)
         scope.callback(torch.set_num_threads, threads)
+        # A process starts with oneDNN on. Where that fails once (a bfloat16 product on some ARM CPUs), torch goes on
+        # without it to the end of the process, and its float32 products have other bits from then on.
+        scope.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+        torch._C._set_mkldnn_enabled(True)
         yield
 
 
