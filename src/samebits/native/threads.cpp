@@ -40,12 +40,18 @@ void work(Job& job, int32_t worker) {
 inline void pause_briefly() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb");  // `yield` takes no time on the processors seen so far; this takes 13 ns on a Neoverse-N1
 #endif
 }
 
 // A worker spins this long (about 0.1 ms) for the next job before it sleeps: small products come in quick succession, a
 // few dozen microseconds of Python apart.
+#if defined(__aarch64__)
+constexpr int SPINS = 10000;
+#else
 constexpr int SPINS = 5000;
+#endif
 
 class Pool {
   public:

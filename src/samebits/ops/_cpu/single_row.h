@@ -62,50 +62,63 @@ Floats turned_columns(int count, int64_t depth, const float* a, View<T> b, int64
 }
 
 #if defined(SAMEBITS_NEON)
-// Speed only: columns of B that are taken together. A chain waits for each of its products; a wide vector hides that by
-// its width, a narrow one needs a second chain beside it. More of them read from more places than memory serves well.
-constexpr int64_t TURNED_COLUMNS = 2 * WIDTH;
+// Speed only: bytes by which every column is fetched ahead of its sum, into the second cache and into the first. The
+// processor's own fetching stops at the end of a page: every page of every column would begin with a wait.
+constexpr int64_t FAR_AHEAD = 4096, NEAR_AHEAD = 2048;
+constexpr int64_t FETCHED_STEPS = 32;  // elements of a column from one fetch to the next: one or two cache lines
 constexpr int64_t LINE_BYTES = 64;
-// Speed only: lines by which the first four columns are ahead of the others. Columns a power of two apart share the few
-// places of one set in the first cache: at different lines they do not meet there.
-constexpr int64_t LINES_APART = 8;
+// Speed only: most columns of a task. Where one ends, what was fetched of the columns behind it is lost to this thread.
+constexpr int64_t TASK_COLUMNS = 512;
 
-// sum[lane] for WIDTH columns and one cache line of each.
-template <class T>
-[[gnu::always_inline]] inline Floats turned_line(const float* a, View<T> b, Floats sum) {
-#pragma GCC unroll 8
-    for (int64_t k = 0; k < LINE_BYTES / static_cast<int64_t>(sizeof(T)); k += WIDTH) {
-        Floats block[WIDTH];
-        for (int i = 0; i < WIDTH; ++i) block[i] = load(b.at(k, i));
-        transpose(block);
-        const Floats left = load(a + k);
-        sum = fma_lane<0>(left, block[0], sum);
-        sum = fma_lane<1>(left, block[1], sum);
-        sum = fma_lane<2>(left, block[2], sum);
-        sum = fma_lane<3>(left, block[3], sum);
-    }
-    return sum;
+// A thread's share of the columns in tasks of one length.
+inline int64_t even_columns(int64_t share) {
+    const int64_t tasks = (share + TASK_COLUMNS - 1) / TASK_COLUMNS;
+    return ((share + tasks - 1) / tasks + WIDTH - 1) / WIDTH * WIDTH;
 }
 
-// The first TURNED_COLUMNS columns of B: the same chains as above, two side by side.
+// WIDTH columns from `first` on, with `stride` between two of them, each `depth` long.
 template <class T>
-void turned_together(int64_t depth, const float* a, View<T> b, float* sums) {
-    constexpr int64_t LINE = LINE_BYTES / sizeof(T);
-    const int64_t lines = depth / LINE;
-    Floats early = load(sums), late = load(sums + WIDTH);
-    const auto step = [&](Floats sum, int64_t line, int64_t column) {
-        return turned_line(a + line * LINE, View<T>{b.at(line * LINE, column), b.row, b.column}, sum);
-    };
-    const int64_t apart = std::min(LINES_APART, lines);
-    for (int64_t line = 0; line < apart; ++line) early = step(early, line, 0);
-    for (int64_t line = apart; line < lines; ++line) {
-        early = step(early, line, 0);
-        late = step(late, line - apart, WIDTH);
+struct Columns {
+    const T* first;
+    int64_t stride, depth;
+
+    // Fetches what the sums will take after `ahead` more elements; behind the end of these columns the next WIDTH begin. It
+    // need not exist, for it is not read.
+    template <int CACHE>
+    [[gnu::always_inline]] void fetch(int64_t k, int64_t ahead) const {
+        const int64_t later = k + ahead;
+        const T* place = later < depth ? first + later : first + WIDTH * stride + (later - depth);
+        for (int64_t i = 0; i < WIDTH; ++i)
+            for (int64_t line = 0; line < FETCHED_STEPS; line += LINE_BYTES / sizeof(T))
+                __builtin_prefetch(place + i * stride + line, 0, CACHE);
     }
-    for (int64_t line = lines - apart; line < lines; ++line) late = step(late, line, WIDTH);
-    const View<T> rest{b.at(lines * LINE, 0), b.row, b.column};
-    store(sums, turned_columns(WIDTH, depth - lines * LINE, a + lines * LINE, rest, 0, early));
-    store(sums + WIDTH, turned_columns(WIDTH, depth - lines * LINE, a + lines * LINE, rest, WIDTH, late));
+};
+
+// The first WIDTH columns of B, the same chains as above.
+template <class T>
+void turned_ahead(int64_t depth, const float* a, View<T> b, float* sums) {
+    const Columns<T> columns{b.at(0, 0), b.column, depth};
+    const int64_t far = std::min<int64_t>(FAR_AHEAD / sizeof(T), depth);
+    const int64_t near = std::min<int64_t>(NEAR_AHEAD / sizeof(T), depth);
+    Floats sum = load(sums);
+    int64_t start = 0;
+    for (; start + FETCHED_STEPS <= depth; start += FETCHED_STEPS) {
+        columns.template fetch<3>(start, near);
+        columns.template fetch<2>(start, far);
+#pragma GCC unroll 8
+        for (int64_t k = start; k < start + FETCHED_STEPS; k += WIDTH) {
+            Floats block[WIDTH];
+            for (int i = 0; i < WIDTH; ++i) block[i] = load(columns.first + i * columns.stride + k);
+            transpose(block);
+            const Floats left = load(a + k);
+            sum = fma_lane<0>(left, block[0], sum);
+            sum = fma_lane<1>(left, block[1], sum);
+            sum = fma_lane<2>(left, block[2], sum);
+            sum = fma_lane<3>(left, block[3], sum);
+        }
+    }
+    const View<T> rest{b.at(start, 0), b.row, b.column};
+    store(sums, turned_columns(WIDTH, depth - start, a + start, rest, 0, sum));
 }
 #endif
 
@@ -117,7 +130,11 @@ bool single_row(int64_t n, int64_t k, View<T> a, View<T> b, const T* bias, float
     float* row = scratch(0, k);
     for (int64_t i = 0; i < k; ++i) row[i] = widen(*a.at(0, i));
     const int64_t share = ((n + threads - 1) / threads + WIDTH - 1) / WIDTH * WIDTH;
+#if defined(SAMEBITS_NEON)
+    const int64_t width = std::min(share, rows_stream ? STREAM_COLUMNS : even_columns(share));
+#else
     const int64_t width = rows_stream ? std::min(share, STREAM_COLUMNS) : std::min<int64_t>(share, 16 * WIDTH);
+#endif
     parallel_for((n + width - 1) / width, threads, [&](int64_t task) {
         const int64_t first = task * width, columns = std::min(width, n - first);
         float* sum = resumed != nullptr ? resumed + first : scratch(1, width);
@@ -127,8 +144,8 @@ bool single_row(int64_t n, int64_t k, View<T> a, View<T> b, const T* bias, float
         } else {
             int64_t j = 0;
 #if defined(SAMEBITS_NEON)
-            for (; j + TURNED_COLUMNS <= columns; j += TURNED_COLUMNS) 
-                turned_together(k, row, View<T>{b.at(0, first + j), b.row, b.column}, sum + j);
+            for (; j + WIDTH <= columns; j += WIDTH)
+                turned_ahead(k, row, View<T>{b.at(0, first + j), b.row, b.column}, sum + j);
 #endif
             for (; j < columns; j += WIDTH) {
                 const int count = static_cast<int>(std::min<int64_t>(WIDTH, columns - j));
