@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from samebits.checker.environment import architecture
 from samebits.contracts.cpp_text import NEVER_DEFINED, cpp_text
 from samebits.contracts.source_text import source_text
-from samebits.native.sources import BIT_FLAGS, INSTRUCTION_SETS
+from samebits.native.sources import BIT_FLAGS, INSTRUCTION_SETS, PACKAGE
 
 PYTHON = '''"""Words."""
 import numpy as np
@@ -134,3 +135,10 @@ def test_the_compiler_here_defines_none_of_them(flags: tuple[str, ...]) -> None:
     )
     defined = {line.split()[1] for line in listed.stdout.splitlines()}
     assert len(defined) > 100 and not defined & NEVER_DEFINED[architecture()]
+
+
+def test_no_source_defines_one_of_them_itself() -> None:
+    """Else what it guards would be compiled, and no receipt would notice a change in it."""
+    files = [file for suffix in ("*.h", "*.cpp") for file in PACKAGE.rglob(suffix)]
+    defined = {name for file in files for name in re.findall(r"#\s*(?:define|undef)\s+(\w+)", file.read_text())}
+    assert "SAMEBITS_EXPORT" in defined and not defined & frozenset().union(*NEVER_DEFINED.values())
