@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from samebits.checker.present import Present
 from samebits.checker.proving import Task, tasks
 from samebits.contracts.language import Contract
@@ -38,6 +40,14 @@ def receipts_of(task: Task, present: Present) -> list[Receipt]:
             )
         )
     return found
+
+
+def made_at(receipt: Receipt, present: Present, **place: str) -> Receipt:
+    """The same receipt had it been made elsewhere: tied to what is compiled there."""
+    there = replace(receipt, where={**receipt.where, **place})
+    facts = present.of(there)
+    assert facts is not None
+    return replace(there, sources=dict(facts.sources), dependencies=dict(facts.dependencies))
 
 
 def _by(contract: Contract, task: Task, identifier: str) -> str:

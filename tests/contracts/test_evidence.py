@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.contracts.evidence import receipts_of
+from tests.contracts.evidence import made_at, receipts_of
 
 from samebits import native
 from samebits.checker import environment
@@ -223,12 +223,7 @@ def test_a_receipt_is_held_against_what_its_own_architecture_compiles(
 ) -> None:
     """Wherever the receipts are looked at: those of x86-64 on an ARM machine too."""
     present = Present({"softmax": copied.component}, copied.package)
-    shown = dict[str, Receipt]()
-    for architecture in ("aarch64", "x86-64"):
-        there = {**copied.receipts["cpu"].where, "architecture": architecture}
-        facts = present.of(replace(copied.receipts["cpu"], where=there))
-        assert facts is not None
-        shown[architecture] = replace(copied.receipts["cpu"], where=there, sources=dict(facts.sources))
+    shown = {name: made_at(copied.receipts["cpu"], present, architecture=name) for name in ("aarch64", "x86-64")}
     copied.edit(f"native/include/samebits/{file}", "#pragma once", "#pragma once\n#define EXTRA 1")
     after = Present({"softmax": copied.component}, copied.package)
     assert {name for name, each in shown.items() if not compared(each, after.of(each)).counts} == stale

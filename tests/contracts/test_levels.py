@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.contracts.evidence import made_up
+from tests.contracts.evidence import made_at, made_up
 
 from samebits.checker import environment
 from samebits.checker.present import Present
@@ -124,11 +124,12 @@ def test_a_proof_counts_for_its_own_backend_and_none_may_be_missing(component: C
 
 def test_several_machines_and_one_vocabulary(component: Component, tmp_path: Path) -> None:
     """Shown on another machine counts; status, graph and the lines of a shortfall say the same of it."""
-    made = made_up(component, Present({NAME: component}))
+    present = Present({NAME: component})
+    made = made_up(component, present)
     here_is = next(each.where["architecture"] for each in made if "architecture" in each.where)
     elsewhere_is = "aarch64" if here_is == "x86-64" else "x86-64"
     other = [
-        replace(each, where={**each.where, "architecture": elsewhere_is, "processor": "another"})
+        made_at(each, present, architecture=elsewhere_is, processor="another")
         for each in made
         if "architecture" in each.where
     ]
