@@ -13,11 +13,10 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import processor, provenance
+from provenance import cpu_results, processor, provenance
 from torch import Tensor
 
 from samebits import native
@@ -33,7 +32,7 @@ from samebits.parallel.schedules import Lanes
 from samebits.parity.stock import STOCK
 from samebits.train.lanes import Cut, backward
 
-RESULTS = Path(__file__).parent / "results" / "cpu_model.json"
+RESULTS = cpu_results("cpu_model.json")
 TURNS = 9
 SEQUENCES, LENGTH = 8, 256
 PROMPT, ANSWER, STEPS = 64, 48, 12

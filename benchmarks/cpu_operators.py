@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 from cpu import BASELINE_ROWS, Case, Result, Sides, main
+from provenance import cpu_results
 from torch import Tensor
 from torch.nn import functional
 
 from samebits import ops
 
-RESULTS = Path(__file__).parent / "results" / "cpu_operators.json"
+RESULTS = cpu_results("cpu_operators.json")
 TWO = (2,)
 ENTROPY_SIZES = (2048, 576, 49152)
 

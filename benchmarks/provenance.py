@@ -11,6 +11,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from samebits.checker import environment
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -36,9 +38,15 @@ def commit() -> str | None:
         return None
 
 
+def on_arm() -> bool:
+    return platform.machine() == "aarch64"
+
+
+def cpu_results(name: str) -> Path:
+    """The file of a record about the CPU: those of ARM are beside those of x86."""
+    return ROOT / "benchmarks" / "results" / f"{'arm_' if on_arm() else ''}{name}"
+
+
 def processor() -> str:
-    """The CPU's name; ARM's kernel prints none, there it is the architecture."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    """The CPU's name; with the architecture where that is not the usual one."""
+    return f"ARM {environment.processor()}" if on_arm() else environment.processor()

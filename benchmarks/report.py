@@ -231,6 +231,7 @@ def merging_on_cpu(record: Record) -> list[str]:
     ]
 
 
+WHOLE_MODELS = "tokens a second over those of torch and transformers; of sixteen requests at once over one by one"
 PARTS = (
     Part(
         file="h200_matmul.json",
@@ -269,10 +270,11 @@ PARTS = (
         compared="time of torch over ours",
         write=operators_on_cpu,
     ),
+    Part(file="cpu_model.json", title="Whole models, float32, two threads", compared=WHOLE_MODELS, write=models_on_cpu),
     Part(
-        file="cpu_model.json",
+        file="arm_cpu_model.json",
         title="Whole models, float32, two threads",
-        compared="tokens a second over those of torch and transformers; of sixteen requests at once over one by one",
+        compared=WHOLE_MODELS,
         write=models_on_cpu,
     ),
     Part(file="cpu_ranks.json", title="Two ranks, the tiny preset, a thread each", compared="", write=ranks_on_cpu),
