@@ -39,7 +39,7 @@ def has_contract(folder: Path) -> bool:
 
 
 class Tree:
-    """Top-level packages by the folder each lies in: within these, imports are followed. Reads each file once.
+    """Top-level packages by the folder each is in: within these, imports are followed. Reads each file once.
 
     C++ is read as one architecture compiles it; without an architecture, all of it."""
 

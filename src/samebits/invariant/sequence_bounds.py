@@ -79,7 +79,7 @@ def bounds_of_mask(mask_BK: Tensor, S: int) -> Bounds:
     last = first + k_length
     q_first = first.clamp(min=K - S)
     q_length = (last - q_first).clamp(min=0)
-    # A chunk's keys end where its last query stands: what lies behind a sequence's end is no query either.
+    # A chunk's keys end where its last query stands: what is behind a sequence's end is no query either.
     return Bounds(row * S + (q_first - (K - S)), q_length, row * K + first, k_length, (S, K))
 
 

@@ -67,7 +67,7 @@ def chains_along_rows(
 
 
 def sums_along_rows(x_MK: Tensor) -> Tensor:
-    """(M): the chains of the rows of x, whose terms lie one after the other in memory, from +0."""
+    """(M): the chains of the rows of x, whose terms are contiguous in memory, from +0."""
     sums_M = torch.empty(x_MK.shape[0], dtype=torch.float32, device=x_MK.device)
     _launch(sums_M, x_MK, resumed=False)
     return sums_M
