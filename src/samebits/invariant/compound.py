@@ -41,12 +41,12 @@ def unseen(*tensors: Tensor) -> AbstractContextManager[Any]:
     if torch._C._len_torch_dispatch_stack() > 1:
         return nullcontext()
     for each in tensors:
-        if type(each) not in _PLAIN:
+        if type(each) not in PLAIN:
             return nullcontext()
     return torch._C._DisableTorchDispatch()
 
 
-_PLAIN: Final = (Tensor, nn.Parameter)
+PLAIN: Final = (Tensor, nn.Parameter)
 REWRITTEN: Final[dict[str, Callable[..., Any]]] = {"linear": linear}
 """Operation to the one way in which it is taken apart; its parts are decided on one by one."""
 
@@ -58,6 +58,11 @@ def innermost_mode() -> InvariantMode | None:
         if getattr(type(mode), "is_invariant_mode", False):
             return cast("InvariantMode", mode)
     return None
+
+
+def mode_of_call() -> InvariantMode | None:
+    """For functions that stand in another's place: to a compiler, which traces outside of blocks alone, that other."""
+    return None if torch.compiler.is_compiling() else innermost_mode()
 
 
 class _Catching:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from samebits.invariant import transformers
-from samebits.invariant.compound import innermost_mode
+from samebits.invariant.compound import mode_of_call
 from samebits.invariant.sequence_bounds import ends_of, padding_mask
 from samebits.ops.attention import LONGEST_HEAD
 
@@ -65,7 +65,7 @@ def _attention(stock: Callable[..., Any]) -> Callable[..., Any]:
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
     ) -> Any:
-        mode = innermost_mode()
+        mode = mode_of_call()
         if mode is None or not _is_ours(module, query, value, options):
             return stock(module, query, key, value, attention_mask, **options)
         made = Made(None, 0, None) if attention_mask is None else getattr(attention_mask, MARK, None)
@@ -110,7 +110,7 @@ def _makes_causal_masks_alone(module: str) -> bool:
 
 def _mask(stock: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
     def mask(*args: Any, **options: Any) -> Tensor | None:
-        kind = _kind(options.get("mask_function")) if innermost_mode() is not None and not args else None
+        kind = _kind(options.get("mask_function")) if mode_of_call() is not None and not args else None
         if kind is None or options.get("use_vmap"):
             return stock(*args, **options)
         window, packed_BS = kind

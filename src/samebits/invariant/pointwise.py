@@ -108,7 +108,9 @@ def power(x: Tensor, exponent: Any) -> Tensor:
     wide = _wide(x)
     if exponent in (0.5, -0.5):
         return _like(sqrt(wide) if exponent > 0 else rsqrt(wide), x)
-    if exponent != int(exponent) or not 0 < abs(exponent) <= 8:
+    if exponent == 0:
+        return torch.ones_like(x)
+    if not float(exponent).is_integer() or abs(exponent) > 8:
         raise RefusedError(f"the power {exponent} is not offered; allowed: 0.5, -0.5 and whole numbers to 8")
     result = wide
     for _ in range(abs(int(exponent)) - 1):

@@ -16,6 +16,10 @@ from torch import Tensor
 from samebits.invariant.pointwise import exp, log, sqrt
 from samebits.invariant.products import backend_of
 from samebits.invariant.refused import RefusedError
+from samebits.ops.registering import call
+
+FEW_COLUMNS = 256
+"""Chains side by side that leave most of a GPU idle."""
 
 
 def _axes(x: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -241,7 +245,8 @@ def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float 
     backend, width = backend_of(x), math.prod(shape)
     weight_H = x.new_ones(width) if weight is None else weight.reshape(-1)
     eps = torch.finfo(x.dtype).eps if eps is None else eps
-    y_MH, rstd_M = torch.ops.samebits.rmsnorm(x.reshape(-1, width), weight_H, eps, backend)
+    with torch.no_grad():  # below autograd already: said so, it goes to the kernel without torch's dispatcher
+        y_MH, rstd_M = call("rmsnorm", x.reshape(-1, width), weight_H, eps, backend)
     rows = x.shape[: x.dim() - len(shape)]
     return y_MH.reshape(x.shape), rstd_M.reshape(*rows, *[1] * len(shape))
 
@@ -251,21 +256,29 @@ def rms_norm_backward(
 ) -> tuple[Tensor | None, Tensor | None]:
     backend, width = backend_of(x), math.prod(shape)
     weight_H = x.new_ones(width) if weight is None else weight.reshape(-1)
-    dy_MH, x_MH, rstd_M = dy.reshape(-1, width), x.reshape(-1, width), rstd.reshape(-1)
     dx = dweight = None
     if wanted[0]:
-        dx = torch.ops.samebits.rmsnorm_dx(dy_MH, x_MH, weight_H, rstd_M, None, backend).reshape(x.shape)
+        rows = dy.reshape(-1, width), x.reshape(-1, width), weight_H, rstd.reshape(-1)
+        with torch.no_grad():
+            dx = call("rmsnorm_dx", *rows, None, backend).reshape(x.shape)
     if wanted[1] and weight is not None:
-        accumulator = torch.zeros(width, dtype=torch.float32, device=x.device)
-        torch.ops.samebits.rmsnorm_dweight_(accumulator, dy_MH, x_MH, rstd_M, backend)
-        dweight = accumulator.to(weight.dtype).reshape(weight.shape)
+        accumulator = torch.zeros(list(shape), dtype=torch.float32, device=x.device)
+        resume_rms_norm_weight(accumulator, dy, x, shape, rstd)
+        dweight = accumulator.to(weight.dtype)
     return dx, dweight
 
 
 def resume_rms_norm_weight(
     accumulator: Tensor, dy: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, *_: object
 ) -> None:
-    width = math.prod(shape)
-    torch.ops.samebits.rmsnorm_dweight_(
-        accumulator.view(width), dy.reshape(-1, width), x.reshape(-1, width), rstd.reshape(-1), backend_of(x)
-    )
+    """accumulator <- the chain over rows, resumed.
+
+    A norm of heads has few columns and a row a head: where there are matrix units, terms of 16 bits go to them."""
+    backend, width = backend_of(x), math.prod(shape)
+    dy_MH, x_MH, rstd_M = dy.reshape(-1, width), x.reshape(-1, width), rstd.reshape(-1)
+    if x.is_cuda and x.dtype != torch.float32 and width <= FEW_COLUMNS:
+        with torch.no_grad():
+            xhat_MH = torch.mul(x_MH, rstd_M.unsqueeze(1), out=torch.empty_like(x_MH))  # rounded as it is stored
+            resume_sum(accumulator.view(width), dy_MH * xhat_MH, 0)
+    else:
+        torch.ops.samebits.rmsnorm_dweight_(accumulator.view(width), dy_MH, x_MH, rstd_M, backend)
