@@ -19,7 +19,7 @@ from samebits import ops
 from samebits.invariant import invariant_mode
 from samebits.numerics.bits import same_bits
 
-FUSED = "aten._fused_rms_norm.default"
+FUSED = "samebits.rmsnorm"
 WIDTH = 300
 
 
@@ -117,16 +117,34 @@ def test_another_function_is_taken_as_it_is(kind: Callable[[int], nn.Module]) ->
 
 
 def test_what_the_operator_does_not_take_is_taken_as_it_is() -> None:
-    """A weight of another dtype, autocast, no rows, a transform: the class's own, with its results."""
+    """A weight of another dtype, autocast, no rows: the class's own, with its results."""
     norm, x = norm_of(LlamaRMSNorm), drawn(3, WIDTH)
     with invariant_mode() as mode:
         assert norm(x.bfloat16()).dtype == torch.float32
         assert norm(x[:0]).shape == (0, WIDTH)
         with torch.autocast("cpu", torch.bfloat16):
             assert norm(x).dtype == torch.float32
-        each = torch.func.vmap(norm)(x)
-    torch.testing.assert_close(each, norm(x))
     assert FUSED not in mode.routed
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_batch_by_vmap(axis: int) -> None:
+    """Of rows, and of norms: the bits of each alone."""
+    norm, x, weights = norm_of(LlamaRMSNorm), drawn(4, 3, WIDTH), drawn(4, WIDTH, seed=8)
+    given = x.movedim(0, axis).contiguous()
+
+    def of_weight(weight: Tensor, x: Tensor) -> Any:
+        return torch.func.functional_call(norm, {"weight": weight}, x)
+
+    with invariant_mode() as mode:
+        rows = torch.func.vmap(norm, in_dims=axis)(given)
+        norms = torch.func.vmap(of_weight, in_dims=(0, axis))(weights, given)
+        of_one = torch.func.vmap(of_weight, in_dims=(0, None))(weights, x[0])
+        assert same_bits(rows, norm(x))
+        for place, weight in enumerate(weights):
+            assert same_bits(norms[place], of_weight(weight, x[place]))
+            assert same_bits(of_one[place], of_weight(weight, x[0]))
+    assert "aten.mean.dim" not in mode.routed
 
 
 def test_micro_batches_give_the_gradient_of_the_batch() -> None:

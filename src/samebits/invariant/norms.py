@@ -14,8 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from samebits.invariant.compound import PLAIN, mode_of_call
-from samebits.invariant.operations import text_of
+from samebits.invariant.compound import PLAIN, mode_of_call, unseen
 from samebits.invariant.sums import rms_norm
 from samebits.ops.arguments import BACKEND_OF_DEVICE, DTYPES
 
@@ -42,7 +41,7 @@ def _meaning(function: Any) -> tuple[Any, ...]:
     return code.co_code, code.co_names, code.co_consts, code.co_varnames, code.co_freevars, code.co_argcount
 
 
-FUSED: Final = torch.ops.aten._fused_rms_norm.default
+NAME: Final = "samebits.rmsnorm"
 KNOWN: Final = frozenset(map(_meaning, (_rounded_twice, _rounded_once)))
 
 
@@ -81,12 +80,9 @@ def _forward(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
         mode = mode_of_call()
         if mode is None or not _is_ours(self, hidden_states):
             return stock(self, hidden_states)
-        weight, eps = self.weight, self.variance_epsilon
-        if hidden_states.is_cuda:
-            y: Tensor = FUSED(hidden_states, weight.shape, weight, eps)[0]
-            return y
-        mode.routed[text_of(FUSED)] += 1
-        return _OnCpu.apply(hidden_states, weight, eps)  # type: ignore[no-any-return,no-untyped-call]
+        mode.routed[NAME] += 1
+        y: Tensor = _RmsNorm.apply(hidden_states, self.weight, self.variance_epsilon)[0]  # type: ignore[no-untyped-call]
+        return y
 
     return forward
 
@@ -105,25 +101,38 @@ def _is_ours(norm: Any, x: Tensor) -> bool:
         and x.numel() > 0
         and isinstance(norm.variance_epsilon, float)
         and not torch.is_autocast_enabled(x.device.type)
-        and torch._C._functorch.peek_interpreter_stack() is None
     )
 
 
-class _OnCpu(torch.autograd.Function):
-    """FUSED with its gradient: on a CPU torch takes it apart above autograd, before the mode sees it."""
+class _RmsNorm(torch.autograd.Function):
+    """The operator's own forward pass; the gradient is an operation that the mode sees, and can go on with."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        y, rstd = rms_norm(x, weight.shape, weight, eps)
+    def forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        with unseen(x, weight):
+            return rms_norm(x, weight.shape, weight, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        (x, weight, ctx.eps), (_, rstd) = inputs, output
+        ctx.mark_non_differentiable(rstd)
         ctx.save_for_backward(x, weight, rstd)
-        ctx.eps = eps
-        return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         x, weight, rstd = ctx.saved_tensors
         if torch.is_grad_enabled():  # a gradient of this gradient is wanted
-            y = FUSED(x, weight.shape, weight, ctx.eps)[0]
-            return *torch.autograd.grad(y, (x, weight), dy, create_graph=True, allow_unused=True), None
+            wide = x.float()
+            y = weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + ctx.eps)).to(x.dtype)
+            return *torch.autograd.grad(y, (x, weight), dy, create_graph=True), None
         wanted = list(ctx.needs_input_grad[:2])
         return *torch.ops.aten._fused_rms_norm_backward.default(dy, x, weight.shape, rstd, weight, wanted), None
+
+    @staticmethod
+    def vmap(info: Any, axes: tuple[Any, ...], x: Tensor, weight: Tensor, eps: float) -> Any:
+        """More rows of one norm, or a norm after the other."""
+        x = x.unsqueeze(0).expand(info.batch_size, *x.shape) if axes[0] is None else x.movedim(axes[0], 0)
+        if axes[1] is None:
+            return _RmsNorm.apply(x, weight, eps), (0, 0)  # type: ignore[no-untyped-call]
+        each = [_RmsNorm.apply(*pair, eps) for pair in zip(x, weight.movedim(axes[1], 0), strict=True)]  # type: ignore[no-untyped-call]
+        return tuple(map(torch.stack, zip(*each, strict=True))), (0, 0)

@@ -30,10 +30,6 @@ NOT_EXACT_OF_INTEGERS = ROUTED_ON_CPU.keys() - {"add", "sub", "rsub", "pow", "ad
 """Floats come out, or a choice among equal values."""
 
 
-KEPT_WHOLE = frozenset({"aten::_fused_rms_norm"})
-"""Torch could take it apart, and samebits computes it as it is."""
-
-
 class Operation(NamedTuple):
     """What can be said before a call's arguments are looked at."""
 
@@ -89,8 +85,8 @@ def text_of(func: Any) -> str:
 
 @cache
 def is_compound(func: Any) -> bool:
-    """Whether it is decided on by what torch makes it of. Asking takes longer than a view does, hence remembered."""
-    return func._schema.name not in KEPT_WHOLE and bool(func._can_decompose())
+    """Whether torch can say what it is made of. Asking takes longer than a view does, hence remembered."""
+    return bool(func._can_decompose())
 
 
 def route_of(name: str, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
