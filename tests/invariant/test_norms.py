@@ -19,7 +19,7 @@ from samebits import ops
 from samebits.invariant import invariant_mode
 from samebits.numerics.bits import same_bits
 
-FUSED = "samebits.rmsnorm"
+FUSED = "aten._fused_rms_norm.default"
 WIDTH = 300
 
 

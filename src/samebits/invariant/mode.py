@@ -7,7 +7,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -94,6 +95,7 @@ class InvariantMode(TorchDispatchMode):
         self._hooks: list[saved_tensors_hooks] = []
         self._chains = Chains()
         self._backward = -1
+        self._whole: Any = None
         self._told: set[str] = set()
 
     @classmethod
@@ -177,7 +179,7 @@ class InvariantMode(TorchDispatchMode):
             return func(*args, **kwargs)
         if name.startswith(PREFIX) and not (name in HARMLESS_LISTS_OFF_CPU and not on_cpu(args, kwargs)):
             return self._one_by_one(func, name, in_place, args, kwargs)
-        if name not in REASONS and is_compound(func):
+        if name not in REASONS and is_compound(func) and func is not self._whole:
             return self._taken_apart(func, args, kwargs)
         route = route_of(name, in_place, args, kwargs)
         if route is not None:
@@ -266,6 +268,15 @@ class InvariantMode(TorchDispatchMode):
             return otherwise(func, args, kwargs)
         self.routed[text_of(func)] += 1
         return result
+
+    @contextmanager
+    def whole(self, func: Any) -> Iterator[None]:
+        """Within the block an operation that torch could take apart is routed as it is."""
+        before, self._whole = self._whole, func
+        try:
+            yield
+        finally:
+            self._whole = before
 
     def _taken_apart(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a compound operation is made of is decided on one by one."""
