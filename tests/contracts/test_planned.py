@@ -16,7 +16,7 @@ from samebits.contracts.registry import Component, components
 from samebits.contracts.strict_yaml import ContractError
 
 PLANNED = planned()
-GOOD = (FOLDER / "stream_sync.yaml").read_text()
+GOOD = (FOLDER / "gpu_init.yaml").read_text()
 
 
 def bound() -> dict[str, Component]:
@@ -31,7 +31,7 @@ def bound() -> dict[str, Component]:
 def test_the_files_load() -> None:
     """Every section of the registry that nothing binds is there, with its obligations."""
     counts = {name: len(each.obligations) for name, each in PLANNED.items() if each.obligations}
-    wanted = {"gradient_accumulation": 1, "training_gpu": 5, "quantization": 1, "checkpoint": 1, "observability": 2}
+    wanted = {"gradient_accumulation": 1, "quantization": 1, "checkpoint": 1, "observability": 2}
     assert wanted.items() <= counts.items()
 
 
@@ -71,11 +71,11 @@ FAULTS = {
     "unknown key": ("depends_on: []", "depends_on: []\nstatus: bound", r"\.yaml:5: unknown key 'status'"),
     "unknown inner key": ("    tolerance:", "    tolerances: exact\n    tolerance:", "unknown key 'tolerances'"),
     "missing key": ("waits_for:", "# waits_for:", "key 'waits_for' is missing"),
-    "wrong file": ("contract: stream_sync", "contract: stream", "is in stream_sync.yaml"),
-    "wrong id": ("STREAMSYNC-OB1:", "STREAM-OB1:", "an id must look like STREAMSYNC-OB1"),
-    "a sentence for a word": ("predicate: before", "predicate: comes before", "must be one word"),
-    "wrong test": ("FALSIFY-GPU-008", "GPU-008", "a test must look like"),
-    "no prefix": ("prefix: STREAMSYNC\n", "", "prefix and obligations belong together"),
+    "wrong file": ("contract: gpu_init", "contract: gpu", "is in gpu_init.yaml"),
+    "wrong id": ("GPUINIT-OB2:", "GPU-OB2:", "an id must look like GPUINIT-OB1"),
+    "a sentence for a word": ("predicate: value_at", "predicate: value at", "must be one word"),
+    "wrong test": ("FALSIFY-GPUINIT-002", "GPUINIT-002", "a test must look like"),
+    "no prefix": ("prefix: GPUINIT\n", "", "prefix and obligations belong together"),
     "no mutant": (GOOD[GOOD.index("    mutants:") :], "    mutants: []\n", "must be a non-empty list"),
 }
 
@@ -85,16 +85,16 @@ def test_a_faulty_plan_is_refused(fault: str, tmp_path: Path) -> None:
     """Planted faults, one each."""
     old, new, message = FAULTS[fault]
     assert old in GOOD
-    (tmp_path / "stream_sync.yaml").write_text(GOOD.replace(old, new, 1))
+    (tmp_path / "gpu_init.yaml").write_text(GOOD.replace(old, new, 1))
     with pytest.raises(ContractError, match=message):
         planned(tmp_path)
 
 
 def test_an_id_in_two_files_is_refused(tmp_path: Path) -> None:
     """Planted fault."""
-    (tmp_path / "stream_sync.yaml").write_text(GOOD)
-    (tmp_path / "stream_wait.yaml").write_text(GOOD.replace("contract: stream_sync", "contract: stream_wait"))
-    with pytest.raises(ContractError, match="STREAMSYNC-OB1 is already in stream_sync"):
+    (tmp_path / "gpu_init.yaml").write_text(GOOD)
+    (tmp_path / "gpu_start.yaml").write_text(GOOD.replace("contract: gpu_init", "contract: gpu_start"))
+    with pytest.raises(ContractError, match="GPUINIT-OB2 is already in gpu_init"):
         planned(tmp_path)
 
 

@@ -35,9 +35,12 @@ def test_the_components_are_those_that_were_meant() -> None:
         "gradflow_50m",
         "hyperparams",
         "observability",
+        "stream_sync",
         "teacher_logits",
         "train_stable",
+        "train_stable_350m",
         "training_config",
+        "training_gpu",
     }
 
 
