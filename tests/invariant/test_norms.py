@@ -167,6 +167,22 @@ def test_micro_batches_give_the_gradient_of_the_batch() -> None:
     assert not same_bits(sums[0] + sums[1], whole)
 
 
+@pytest.mark.parametrize(
+    "kind", [LlamaRMSNorm, lambda width: nn.Linear(width, 7), lambda width: nn.Linear(width, 7, bias=False)]
+)
+def test_a_result_may_be_written_to(kind: Callable[[int], nn.Module]) -> None:
+    """In place, as models do it; of one row, of one axis too, where a result is a row of a matrix seen otherwise."""
+    module = kind(WIDTH)
+    for shape in ((2, 3, WIDTH), (4, WIDTH), (WIDTH,)):
+        x = drawn(*shape, seed=7).requires_grad_()
+        with invariant_mode():
+            wanted = torch.autograd.grad((module(x) * 2 + 1).square().sum(), x)
+            y = module(x)
+            y.mul_(2).add_(1)
+            found = torch.autograd.grad(y.square().sum(), x)
+        assert same_bits(found[0], wanted[0])
+
+
 def test_a_gradient_of_a_gradient() -> None:
     """Against the same in float64 outside of blocks; chains of 300 terms, twice, and a dozen steps."""
     norm, x, dy = norm_of(LlamaRMSNorm), drawn(3, WIDTH, seed=5), drawn(3, WIDTH, seed=6)

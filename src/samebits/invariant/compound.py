@@ -27,11 +27,56 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Every row of x as a row of one matrix. torch adds a bias before or after the rounding, by x's strides."""
     if weight.dim() != 2 or x.dim() < 1:
         return cast("Tensor", torch.ops.aten.linear.default.decompose(x, weight, bias))
+    if torch.is_grad_enabled() and alone(x, weight):
+        return cast("Tensor", _Linear.apply(x, weight, bias))  # type: ignore[no-untyped-call]
+    return _product(x, weight, bias)
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     with unseen(x, weight):
-        rows, columns = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), weight.t()
+        rows, columns = _rows(x), weight.t()
     y = rows.mm(columns) if bias is None else torch.addmm(bias, rows, columns)
-    with unseen(y):
-        return y.view(*x.shape[:-1], weight.shape[0])
+    with unseen(y):  # as no view: what comes out of it may be written to
+        return cast("Tensor", torch.ops.aten._unsafe_view(y, (*x.shape[:-1], weight.shape[0])))
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+class _Linear(torch.autograd.Function):
+    """One node of the graph: that of torch asks for eight views in a backward pass, which the mode would look at."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        dx = dweight = dbias = None
+        with unseen(dy, x):
+            dy_MN, x_MK = _rows(dy), _rows(x)
+            dy_NM = dy_MN.t()
+        if ctx.needs_input_grad[0]:
+            dx = dy_MN.mm(weight)
+            with unseen(dx):
+                dx = dx.view(x.shape)
+        if ctx.needs_input_grad[1]:
+            dweight = dy_NM.mm(x_MK)
+        if ctx.needs_input_grad[2]:
+            dbias = dy_MN.sum(0)
+        return dx, dweight, dbias
+
+
+def alone(*tensors: Tensor) -> bool:
+    """Whether our mode is the only one that looks, at plain tensors, and no transform of torch.func is under way."""
+    return (
+        torch._C._len_torch_dispatch_stack() == 1
+        and all(type(each) in PLAIN for each in tensors)
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
 
 
 def unseen(*tensors: Tensor) -> AbstractContextManager[Any]:

@@ -230,7 +230,7 @@ class InvariantMode(TorchDispatchMode):
             return self._refuse(func, args, kwargs, str(refused))
         except TypeError as unknown:  # an overload with arguments that the route does not have
             return self._refuse(func, args, kwargs, f"this form of it is not offered: {unknown}")
-        self.routed[text_of(func)] += 1
+        self.routed[operation.text] += 1
         if operation.in_place:
             return args[0].copy_(result)
         if out is not None:
@@ -305,7 +305,7 @@ class InvariantMode(TorchDispatchMode):
     def _pack(self, tensor: Tensor) -> tuple[Tensor, int]:
         """Without its place in the graph, which torch puts back: an operation that saves its own result would else
         keep itself alive where backward is never called, and no garbage collector could tell."""
-        if tensor.grad_fn is not None:
+        if not tensor.is_leaf:
             with unseen(tensor):
                 tensor = tensor.detach()
         return tensor, tensor._version

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from samebits.invariant.compound import REWRITTEN, WHOLE
-from samebits.invariant.harmless import HARMLESS, HARMLESS_IF, HARMLESS_OFF_CPU, MOVING, tensors_in
+from samebits.invariant.harmless import HARMLESS, HARMLESS_IF, HARMLESS_LIBRARIES, HARMLESS_OFF_CPU, MOVING, tensors_in
 from samebits.invariant.refused import REASONS
 from samebits.invariant.routed import ROUTED, ROUTED_ON_CPU
 
@@ -34,11 +34,13 @@ class Operation(NamedTuple):
     """What can be said before a call's arguments are looked at."""
 
     func: Any
+    text: str
+    """aten.mm.default"""
     name: str
     """Without its namespace."""
     in_place: bool
     moves: bool
-    """Computes nothing, of whatever kind of numbers."""
+    """Computes nothing, of whatever kind of numbers, or is samebits' own."""
     harmless: bool
     """Of real numbers at least."""
     harmless_off_cpu: bool
@@ -58,9 +60,10 @@ def _described(func: Any) -> Operation:
     taken_apart = name not in REASONS and is_compound(func)
     return Operation(
         func,
+        str(func),
         name,
         in_place,
-        moves=as_it_is and name in MOVING,
+        moves=(as_it_is and name in MOVING) or library in HARMLESS_LIBRARIES,
         harmless=as_it_is and name in HARMLESS,
         harmless_off_cpu=as_it_is
         and not taken_apart

@@ -248,7 +248,8 @@ def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float 
     with torch.no_grad():  # below autograd already: said so, it goes to the kernel without torch's dispatcher
         y_MH, rstd_M = call("rmsnorm", x.reshape(-1, width), weight_H, eps, backend)
     rows = x.shape[: x.dim() - len(shape)]
-    return y_MH.reshape(x.shape), rstd_M.reshape(*rows, *[1] * len(shape))
+    # As no view: what comes out of a norm may be written to.
+    return torch.ops.aten._unsafe_view(y_MH, x.shape), rstd_M.reshape(*rows, *[1] * len(shape))
 
 
 def rms_norm_backward(
