@@ -3,7 +3,8 @@
     PYTHONPATH=src python benchmarks/gpu_invariant.py --output benchmarks/results/h200_invariant.json
 
 Bits first: the logits of one sequence alone and in the batch. Then milliseconds of a forward and a backward pass, all
-forms in turns, medians. "profile" says which kernels a pass in the mode spends its time in. Without a GPU nothing is
+forms in turns, medians. "host_ms" says what the host takes where nothing waits for the device, "profile" which kernels a
+pass in the mode spends its time in. Without a GPU nothing is
 judged, exit 3; `--size tiny --device cpu` runs anywhere, to see what the script does."""
 
 from __future__ import annotations
@@ -118,6 +119,18 @@ def measured(model: nn.Module, ids: Tensor, repeats: int) -> list[dict[str, Any]
     return list(found.values())
 
 
+def host_ms(model: nn.Module, ids: Tensor, form: str) -> tuple[float, float]:
+    """(forward, backward) of the host alone: so short a text that the device is done before the next kernel comes."""
+    attention, around = FORMS[form]
+    model.set_attn_implementation(attention)
+    short, times = ids[:1, :8], []
+    for _ in range(5):
+        with around():
+            times.append(seconds_of(model, short))
+    forward, backward = (statistics.median(column) for column in zip(*times, strict=True))
+    return round(forward * 1e3, 2), round(backward * 1e3, 2)
+
+
 def profile(model: nn.Module, ids: Tensor, attention: str, most: int = 12) -> dict[str, Any]:
     """Milliseconds of a forward pass in the mode by kernel, and of the host, which waits for nothing."""
     model.set_attn_implementation(attention)
@@ -159,6 +172,7 @@ def main() -> int:
     record |= {"size": options.size, "batch": options.batch, "tokens": options.tokens}
     record["rows"] = measured(model, ids, options.repeats)
     if on_gpu:
+        record["host_ms"] = {form: host_ms(model, ids, form) for form in FORMS}
         record["profile"] = {each: profile(model, ids, each) for each in ("sdpa", "samebits")}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(record, indent=1) + "\n")
