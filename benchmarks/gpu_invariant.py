@@ -3,9 +3,9 @@
     PYTHONPATH=src python benchmarks/gpu_invariant.py --output benchmarks/results/h200_invariant.json
 
 Bits first: the logits of one sequence alone and in the batch. Then milliseconds of a forward and a backward pass, all
-forms in turns, medians. "host_ms" says what the host takes where nothing waits for the device, "profile" which kernels a
-pass in the mode spends its time in. Without a GPU nothing is
-judged, exit 3; `--size tiny --device cpu` runs anywhere, to see what the script does."""
+forms in turns, medians. "host_ms" says what the host takes where nothing waits for the device, "profile" which kernels
+a pass in the mode spends its time in. Without a GPU nothing is judged, exit 3; `--size tiny --device cpu` runs
+anywhere, to see what the script does."""
 
 from __future__ import annotations
 

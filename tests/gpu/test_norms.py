@@ -78,3 +78,26 @@ def test_micro_batches_give_the_gradient_of_the_batch(width: int) -> None:
     with invariant_mode():
         parts = [torch.autograd.grad(norm(x[a:b]), norm.weight, dy[a:b])[0] for a, b in ((0, 7), (7, 96))]
     assert not same_bits(parts[0] + parts[1], whole)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(2, 16, 70, 128), (3, 5, 33, 64), (1, 8, 9, 80), (2, 3, 5, 6)], ids=str)
+def test_a_rotation_has_the_bits_of_the_operations(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Forward and back, in the layout that models have, of angles for one sequence and for each."""
+    import transformers.models.qwen3.modeling_qwen3 as qwen3
+
+    B, H, S, D = shape
+    for angles in {1, B}:
+        q, k, dq = (
+            drawn(B, S, heads, D, seed=seed, dtype=dtype).transpose(1, 2)
+            for seed, heads in ((1, H), (2, max(1, H // 2)), (3, H))
+        )
+        cos, sin = (drawn(angles, S, D, seed=seed, dtype=dtype) for seed in (4, 5))
+        given = [each.detach().requires_grad_() for each in (q, k)]
+        stock = qwen3.apply_rotary_pos_emb(*given, cos, sin)
+        wanted = [*stock, *torch.autograd.grad(stock[0], given[0], dq)]
+        with invariant_mode() as mode:
+            ours = qwen3.apply_rotary_pos_emb(*given, cos, sin)
+            found = [*ours, *torch.autograd.grad(ours[0], given[0], dq)]
+        assert all(map(same_bits, found, wanted)) and not mode.unverified
+        assert type(ours[0].grad_fn).__name__ == ("AddBackward0" if dtype == torch.float32 else "_RotatedBackward")

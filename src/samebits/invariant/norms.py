@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache, wraps
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
 
+from samebits.invariant import rotation
 from samebits.invariant.compound import PLAIN, mode_of_call, unseen
+from samebits.invariant.same_code import same_code
 from samebits.invariant.sums import rms_norm
 from samebits.ops.arguments import BACKEND_OF_DEVICE, DTYPES
 
@@ -38,15 +39,8 @@ def _rounded_once(self: Any, hidden_states: Any) -> Any:
     return (self.weight * hidden_states).to(input_dtype)
 
 
-def _meaning(function: Any) -> tuple[Any, ...]:
-    """What makes two functions the same but for their names and annotations."""
-    code = function.__code__
-    return code.co_code, code.co_names, code.co_consts, code.co_varnames, code.co_freevars, code.co_argcount
-
-
 FUSED: Final = torch.ops.aten._fused_rms_norm.default
 NAME: Final = str(FUSED)
-KNOWN: Final = frozenset(map(_meaning, (_rounded_twice, _rounded_once)))
 
 
 @cache
@@ -60,10 +54,13 @@ def install() -> None:
         else:
             own.__get__(None, cls)(**options)
         _replace_forward(cls)
+        rotation.replace_in(cls.__module__)
 
     nn.Module.__init_subclass__ = classmethod(meet)  # type: ignore[assignment]
     for each in set(_subclasses(nn.Module)):
         _replace_forward(each)
+    for module in {each.__module__ for each in _subclasses(nn.Module)}:
+        rotation.replace_in(module)
 
 
 def _subclasses(parent: type[nn.Module]) -> Iterator[type[nn.Module]]:
@@ -73,8 +70,9 @@ def _subclasses(parent: type[nn.Module]) -> Iterator[type[nn.Module]]:
 
 
 def _replace_forward(cls: type[nn.Module]) -> None:
-    stock = cls.__dict__.get("forward")
-    if isinstance(stock, FunctionType) and _meaning(stock) in KNOWN and stock.__globals__.get("torch") is torch:
+    stock: Any = cls.__dict__.get("forward")
+    known = any(same_code(stock, each) for each in (_rounded_twice, _rounded_once))
+    if known and stock.__globals__.get("torch") is torch:
         cls.forward = _forward(stock)
 
 
