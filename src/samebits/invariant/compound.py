@@ -27,12 +27,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Every row of x as a row of one matrix. torch adds a bias before or after the rounding, by x's strides."""
     if weight.dim() != 2 or x.dim() < 1:
         return cast("Tensor", torch.ops.aten.linear.default.decompose(x, weight, bias))
-    if torch.is_grad_enabled() and alone(x, weight):
-        return cast("Tensor", _Linear.apply(x, weight, bias))  # type: ignore[no-untyped-call]
-    return _product(x, weight, bias)
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     with unseen(x, weight):
         rows, columns = _rows(x), weight.t()
     y = rows.mm(columns) if bias is None else torch.addmm(bias, rows, columns)
@@ -44,13 +38,20 @@ def _rows(x: Tensor) -> Tensor:
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
+def linear_above_autograd(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    usual = weight.dim() == 2 and x.dim() > 0 and (bias is None or bias.shape == weight.shape[:1])
+    if usual and torch.is_grad_enabled() and alone(x, weight):
+        return cast("Tensor", _Linear.apply(x, weight, bias))  # type: ignore[no-untyped-call]
+    return linear(x, weight, bias)
+
+
 class _Linear(torch.autograd.Function):
     """One node of the graph: that of torch asks for eight views in a backward pass, which the mode would look at."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _product(x, weight, bias)
+        return linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -94,6 +95,8 @@ def unseen(*tensors: Tensor) -> AbstractContextManager[Any]:
 PLAIN: Final = (Tensor, nn.Parameter)
 REWRITTEN: Final[dict[str, Callable[..., Any]]] = {"linear": linear}
 """Operation to the one way in which it is taken apart; its parts are decided on one by one."""
+CAUGHT: Final[dict[str, Callable[..., Any]]] = {"linear": linear_above_autograd}
+"""The same where they are caught, with gradients of their own."""
 
 
 def innermost_mode() -> InvariantMode | None:
@@ -151,7 +154,7 @@ def _caught(name: str) -> Callable[..., Any]:
         if mode is None:
             return as_torch_does(operation, args, kwargs)
         if name in REWRITTEN:
-            return REWRITTEN[name](*args, **kwargs)
+            return CAUGHT[name](*args, **kwargs)
         return mode.run_whole(operation, WHOLE[name], args, kwargs, as_torch_does)
 
     return caught

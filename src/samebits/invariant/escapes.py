@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from samebits.invariant import norms
+from samebits.invariant import recognised
 from samebits.invariant.compound import CATCHING, innermost_mode
 from samebits.invariant.refused import InvariantWarning, reason_of_model
 
@@ -142,4 +142,4 @@ def install() -> None:
     _hand_on_to_threads()
     _guard_hooks_on_saved_tensors()
     nn.modules.module.register_module_forward_pre_hook(_meet_module)
-    norms.install()
+    recognised.install()

@@ -9,8 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,6 @@ from torch._C._dynamo.eval_frame import (
     get_eval_frame_callback,
     set_code_exec_strategy,
 )
-from torch.autograd import Variable
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -34,7 +32,6 @@ from samebits.invariant.harmless import (
     HARMLESS_LISTS_OFF_CPU,
     HARMLESS_OF_OTHERS,
     HARMLESS_OFF_CPU,
-    tensors_in,
 )
 from samebits.invariant.module_path import place, shapes
 from samebits.invariant.operations import (
@@ -55,17 +52,12 @@ from samebits.invariant.refused import (
     InvariantWarning,
     RefusedError,
 )
-from samebits.invariant.resuming import Chains
-from samebits.invariant.routed import RESUMED, ROUTED, ROUTED_OF_OTHERS, ROUTED_ON_CPU
-from samebits.invariant.sums import sums_over_rows
+from samebits.invariant.routed import ROUTED, ROUTED_OF_OTHERS, ROUTED_ON_CPU
+from samebits.invariant.weight_gradients import WeightGradients
 
 COMPILED = (
     "invariant_mode: a function of torch.compile would run past invariant_mode; call the function that was compiled "
     "(model._orig_mod), or enter the mode outside of it"
-)
-NOT_RESUMED = (
-    "invariant_mode: a gradient was added to .grad as a finished sum, because its order cannot go on, as for a weight"
-    " that is used twice, or a sum of sums: how the batch is cut into micro-batches can show in its last bits"
 )
 OUTSIDE = "backward of a forward under invariant_mode was called outside of it; call backward inside the block"
 
@@ -93,8 +85,7 @@ class InvariantMode(TorchDispatchMode):
         self.unverified: Counter[str] = Counter()
         """Operations that ran as they are without a guarantee; empty while strict."""
         self._hooks: list[saved_tensors_hooks] = []
-        self._chains = Chains()
-        self._backward = -1
+        self._gradients = WeightGradients(self._tell)
         self._whole: Any = None
         self._told: set[str] = set()
 
@@ -129,7 +120,10 @@ class InvariantMode(TorchDispatchMode):
         operation, kwargs = operation_of(func), kwargs or {}
         node = torch._C._current_autograd_node()
         if node is not None:
-            gradient = self._of_backward(node, operation, args, kwargs)
+            name = type(node).__name__  # that of the node itself, and quicker to ask for
+            if name.startswith("CompiledFunction"):
+                raise InvariantError(COMPILED)
+            gradient = self._gradients.gone_on(name, operation, args, kwargs)
             if gradient is not None:
                 return gradient
         if operation.moves or (operation.harmless and not any_complex(args)):
@@ -140,25 +134,6 @@ class InvariantMode(TorchDispatchMode):
         if operation.routed and first is not None and first.is_floating_point():
             return self._run(ROUTED[operation.routed], operation, args, kwargs)
         return self._decide(func, args, kwargs)
-
-    def _of_backward(self, node: Any, operation: Operation, args: tuple[Any, ...], kwargs: Any) -> Tensor | None:
-        """What a chain that goes on gives a weight's gradient; None: nothing out of the ordinary."""
-        name = type(node).__name__  # that of the node itself, and quicker to ask for
-        if name.startswith("CompiledFunction"):
-            raise InvariantError(COMPILED)
-        accumulates = name.endswith("AccumulateGrad")
-        if accumulates and operation.name == "detach":
-            self._chains.forget(args[0])  # it becomes .grad as it is, and nothing goes on with it
-        if operation.in_place:
-            if accumulates and operation.name == "add_":
-                if self._chains.go_on(args[0], args[1]):
-                    return cast("Tensor", args[0])
-                self._tell(f"{NOT_RESUMED} (here one of shape {list(args[0].shape)})")
-            if isinstance(args[0], Tensor):
-                self._chains.forget(args[0])
-        if operation.name == "_to_copy" and _is_for_a_leaf():
-            return self._chains.unrounded(args[0], kwargs.get("dtype"))
-        return None
 
     def _decide(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What is not harmless at a glance."""
@@ -236,21 +211,8 @@ class InvariantMode(TorchDispatchMode):
         if out is not None:
             return out.resize_(result.shape).copy_(result)
         if torch._C._current_autograd_node() is not None:
-            self._remember(operation.name, result, args)
+            self._gradients.remember(operation.name, result, args)
         return result
-
-    def _remember(self, name: str, result: Any, args: tuple[Any, ...]) -> None:
-        """The weight gradients among a backward's results: a later micro-batch may go on with them."""
-        backward = torch._C._current_graph_task_id()
-        if backward != self._backward:
-            self._backward = backward
-            Variable._execution_engine.queue_callback(self._chains.sweep)  # at the end of this backward
-        results = result if isinstance(result, tuple) else (result,)
-        over_rows = name == "sum" and sums_over_rows(*args)
-        for number, resume in RESUMED.get(name, {}).items():
-            if results[number] is not None:
-                goes_on = partial(_resumed, resume, args)
-                self._chains.remember(results[number], tensors_in(args), goes_on, crosses_rows=over_rows)
 
     def run_whole(
         self,
@@ -350,16 +312,6 @@ class _Reentered:
 
     def __exit__(self, *error: Any) -> None:
         TorchDispatchMode.__exit__(self._mode, *error)  # type: ignore[no-untyped-call]
-
-
-def _resumed(resume: Callable[..., None], args: tuple[Any, ...], accumulator: Tensor) -> None:
-    resume(accumulator, *args)
-
-
-def _is_for_a_leaf() -> bool:
-    """Whether what the running backward function returns goes to `.grad` and nowhere else."""
-    following = [each for each, _ in torch._C._current_autograd_node().next_functions if each is not None]
-    return len(following) == 1 and following[0].name().endswith("AccumulateGrad")
 
 
 # While a compiled function runs, torch asks its compiler about every Python frame, and what the frame sees is what the

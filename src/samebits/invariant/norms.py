@@ -6,14 +6,13 @@ otherwise is taken as it is. Outside of blocks, and for a compiler, `forward` is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache, wraps
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from samebits.invariant import rotation
 from samebits.invariant.compound import PLAIN, mode_of_call, unseen
 from samebits.invariant.same_code import same_code
 from samebits.invariant.sums import rms_norm
@@ -43,33 +42,8 @@ FUSED: Final = torch.ops.aten._fused_rms_norm.default
 NAME: Final = str(FUSED)
 
 
-@cache
-def install() -> None:
-    """Once: for the classes that are there, and for those to come."""
-    own = nn.Module.__dict__.get("__init_subclass__")
-
-    def meet(cls: type[nn.Module], /, **options: Any) -> None:
-        if own is None:
-            super(nn.Module, cls).__init_subclass__(**options)
-        else:
-            own.__get__(None, cls)(**options)
-        _replace_forward(cls)
-        rotation.replace_in(cls.__module__)
-
-    nn.Module.__init_subclass__ = classmethod(meet)  # type: ignore[assignment]
-    for each in set(_subclasses(nn.Module)):
-        _replace_forward(each)
-    for module in {each.__module__ for each in _subclasses(nn.Module)}:
-        rotation.replace_in(module)
-
-
-def _subclasses(parent: type[nn.Module]) -> Iterator[type[nn.Module]]:
-    for each in parent.__subclasses__():
-        yield each
-        yield from _subclasses(each)
-
-
-def _replace_forward(cls: type[nn.Module]) -> None:
+def replace_in(cls: type[nn.Module]) -> None:
+    """The class's own `forward`, where it is one that is known here; nothing where it was replaced before."""
     stock: Any = cls.__dict__.get("forward")
     known = any(same_code(stock, each) for each in (_rounded_twice, _rounded_once))
     if known and stock.__globals__.get("torch") is torch:
