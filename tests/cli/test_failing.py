@@ -217,3 +217,31 @@ def test_every_command_was_asked() -> None:
         "report",
     }
     assert names == asked
+
+
+DEVICES = [
+    ("train", "tiny", "--out", "x", "--set", "training.device={}"),
+    ("debug", "tiny", "--set", "training.device={}"),
+    ("profile", "tiny", "--set", "training.device={}"),
+    ("generate", "--model", "random:tiny", "--prompt", "x", "--device", "{}"),
+    ("evaluate", "--model", "random:tiny", "--text", "README.md", "--device", "{}"),
+]
+
+
+@pytest.mark.parametrize("words", DEVICES, ids=lambda words: words[0])
+@pytest.mark.parametrize("device", ["cuda", "cuda:7", "tpu"])
+def test_a_device_that_is_not_there_is_refused(
+    words: tuple[str, ...],
+    device: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one line, with what is allowed, before anything is loaded or written. Without a GPU, and with one of seven."""
+    (tmp_path / "README.md").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0 if device == "cuda" else 7)
+    code, out, err = ran(capsys, *(word.format(device) for word in words))
+    assert code == 2 and not out and len(err.strip().splitlines()) == 1, err
+    assert repr(device) in err and "allowed: cpu" in err
+    assert [each.name for each in tmp_path.iterdir()] == ["README.md"]

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from samebits.cli.console import Json, output, print_json, progress
+from samebits.cli.devices import check_device
 from samebits.cli.errors import between_ranks
 from samebits.records.shipped import recipe
 
@@ -33,6 +34,7 @@ def debug(
     from samebits.train.inspecting import Subject, inspected
 
     given = read(recipe(Path(config)), settings or [])
+    check_device("training.device", given.training.device)
     device = given.training.device.partition(":")[0]
     with ranks(device=device, tell=between_ranks(as_json)) as world, progress(f"checking {config}"):
         found = list(inspected(Subject(config=given, grid=Grid(world=world)), steps=steps))

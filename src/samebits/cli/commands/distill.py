@@ -15,6 +15,7 @@ from rich.text import Text
 from samebits.cli.commands.plan import Settings, Source, print_assessment
 from samebits.cli.commands.train import AllowChanges, Export, Resume, print_summary, stopped
 from samebits.cli.console import Json, output, print_json, progress
+from samebits.cli.devices import check_device
 from samebits.cli.errors import between_ranks
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def distill(
     if exported is not None:
         refuse_if_taken(exported, "--export")
     chosen = read(config, settings or [])
+    check_device("training.device", chosen.training.device)
     with ranks(device=chosen.training.device.partition(":")[0], tell=between_ranks(as_json)) as world:
         with progress("loading teacher and data") if world.rank == 0 else nullcontext():
             prepared = prepare(chosen)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from samebits.cli.commands.distill import DryRun
 from samebits.cli.console import Json, output, print_json, progress
+from samebits.cli.devices import check_device
 
 if TYPE_CHECKING:
     from samebits.infer.evaluate import Evaluation
@@ -61,6 +62,7 @@ def evaluate(
     for path in (*(tasks or ()), *(texts or ())):
         if not path.is_file():
             raise ValueError(f"{path}: no such file; allowed: a file of JSON lines or text")
+    check_device("--device", device)
     with progress(f"loading {model}") as tell:
         loaded = load(model, dtype, device)
         most = Scorer(loaded.model, batch_size=batch_size).longest

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from samebits.cli.console import Json, print_json, progress
+from samebits.cli.devices import check_device
 from samebits.cli.errors import between_ranks
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def generate(
         "--seed": seed,
         "--dtype": dtype,
     }
+    check_device("--device", device)
     with ranks(device=device, tell=between_ranks(as_json)) as world:
         agree(world, "settings", asked)
         with progress(f"loading {model}"):

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from samebits.cli.console import Json, output, print_json, progress
+from samebits.cli.devices import check_device
 from samebits.records.shipped import recipe
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def _training(path: Path, steps: int, settings: list[str]) -> None:
     from samebits.train.trainer import Trainer
 
     config = read(path, settings)
+    check_device("training.device", config.training.device)
     trainer = Trainer(config, model_of(config), data_of(config))
     for _ in range(min(steps, trainer.run.steps)):
         with span(f"step {trainer.done + 1}", "step"):

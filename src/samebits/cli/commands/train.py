@@ -11,6 +11,7 @@ import typer
 
 from samebits.cli.commands.plan import Settings, Source, print_assessment
 from samebits.cli.console import Json, output, print_json
+from samebits.cli.devices import check_device
 from samebits.cli.errors import between_ranks, tell
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def train(
     if exported is not None:
         refuse_if_taken(exported, "--export")
     chosen = read(config, settings or [])
+    check_device("training.device", chosen.training.device)
     with ranks(device=chosen.training.device.partition(":")[0], tell=between_ranks(as_json)) as world:
         grid = Grid(world=world, tensor=tensor)
         try:
