@@ -68,7 +68,9 @@ def average(losses: list[float], window: int) -> list[float]:
     return found
 
 
-def rises(losses: list[float], window: int = 100, horizon: int = 500) -> bool:
-    """Whether the average ever rises by more than 5 % within the horizon."""
-    smooth = average(losses, window)
+def rises(losses: list[float], after: int = 0, window: int = 100, horizon: int = 500) -> bool:
+    """Whether the average ever rises by more than 5 % within the horizon, after so many steps.
+
+    It is averaged from the first step on: begun at a later one it would be that one loss, which wanders by more."""
+    smooth = average(losses, window)[after:]
     return any(late > 1.05 * min(smooth[max(0, place - horizon) : place + 1]) for place, late in enumerate(smooth))
