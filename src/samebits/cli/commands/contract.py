@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from samebits.contracts.registry import Component
 
 app = typer.Typer(
-    help="Contracts: validate, prove, audit, show, compare.", rich_markup_mode="rich", no_args_is_help=True
+    help="Validate contracts, prove them, audit the evidence.", rich_markup_mode="rich", no_args_is_help=True
 )
 for _command in (validate, scaffold, graph, diff, replay, collect, sign, verify):
     app.command()(_command)
