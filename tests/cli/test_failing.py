@@ -221,6 +221,7 @@ def test_every_command_was_asked() -> None:
 
 DEVICES = [
     ("train", "tiny", "--out", "x", "--set", "training.device={}"),
+    ("distill", "distill_smollm2", "--out", "x", "--set", "training.device={}"),
     ("debug", "tiny", "--set", "training.device={}"),
     ("profile", "tiny", "--set", "training.device={}"),
     ("generate", "--model", "random:tiny", "--prompt", "x", "--device", "{}"),
@@ -237,7 +238,7 @@ def test_a_device_that_is_not_there_is_refused(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In one line, with what is allowed, before anything is loaded or written. Without a GPU, and with one of seven."""
+    """In one line, with what is allowed, before anything is loaded or written. Without a GPU, and with seven."""
     (tmp_path / "README.md").write_text("x")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0 if device == "cuda" else 7)
