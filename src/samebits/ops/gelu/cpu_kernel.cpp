@@ -1,10 +1,18 @@
 // GELU on the CPU: one pass over the elements; the backward pass recomputes what it needs instead of storing it.
 #include "numerics/elementary/quick.h"
 #include "ops/_cpu/elements.h"
+#if defined(SAMEBITS_NEON)
+#include "ops/_cpu/elements_in_turns.h"
+#endif
 
 namespace {
 using namespace samebits;
+#if defined(SAMEBITS_NEON)
+using FloatLanes = elementary::FloatQuad;
+using in_turns::each_element, in_turns::load_lanes, in_turns::store_lanes;
+#else
 using elementary::FloatLanes;
+#endif
 
 // Decide bits: each is rounded once to float32. Named and explained in reference.py.
 constexpr float ROOT_HALF = static_cast<float>(0.7071067811865476);

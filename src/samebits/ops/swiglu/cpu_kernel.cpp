@@ -1,9 +1,17 @@
 // SwiGLU on the CPU: one pass over the elements; the backward pass recomputes the sigmoid instead of storing it.
 #include "ops/_cpu/elements.h"
+#if defined(SAMEBITS_NEON)
+#include "ops/_cpu/elements_in_turns.h"
+#endif
 
 namespace {
 using namespace samebits;
+#if defined(SAMEBITS_NEON)
+using FloatLanes = elementary::FloatQuad;
+using in_turns::each_element, in_turns::load_lanes, in_turns::store_lanes;
+#else
 using elementary::FloatLanes;
+#endif
 
 template <class T>
 void forward(int64_t elements, const T* gate, const T* up, T* y, int32_t threads) {
