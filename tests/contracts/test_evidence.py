@@ -144,6 +144,11 @@ ROWS: dict[str, tuple[Callable[[Copied], None], tuple[str, str], tuple[str, str]
         (ELSEWHERE, "library "),
         SAME,
     ),
+    "a library that is behind its sources": (
+        lambda copied: copied.patch.setattr(environment, "native_problem", lambda: "is stale"),
+        (ELSEWHERE, "instruction sets "),
+        SAME,
+    ),
     "thread code": (
         edited("native/threads.cpp", "#include", "#define EXTRA 1\n#include"),
         (STALE, "headers: shared C++ or thread code changed"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from samebits import native
-from samebits.native import sources
+from samebits.native import build, sources
 from samebits.numerics.elementary import elementary, evaluate
 
 
@@ -86,3 +87,16 @@ def test_the_digest_covers_flags_and_files(monkeypatch: pytest.MonkeyPatch) -> N
     before = sources.source_digest()
     monkeypatch.setattr(sources, "BIT_FLAGS", (*sources.BIT_FLAGS, "-ffp-contract=fast"))
     assert sources.source_digest() != before
+
+
+def test_a_library_is_built_where_it_is_loaded_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An editable install has it among the installed packages, before the folder of its sources."""
+    apart, beside = tmp_path / "installed", tmp_path / "sources"
+    for folder in (apart, beside):
+        folder.mkdir()
+    monkeypatch.setattr(native, "__path__", [str(apart), str(beside)])
+    assert build.loaded_from() == sources.PACKAGE / "native"
+    (beside / native.LIBRARY_NAME).touch()
+    assert build.loaded_from() == beside
+    (apart / native.LIBRARY_NAME).touch()
+    assert build.loaded_from() == apart

@@ -14,6 +14,7 @@ from samebits.checker.promises import MODULES
 from samebits.contracts.language import Contract, ProofEntry
 from samebits.contracts.registry import Component
 from samebits.contracts.sources import Tree, canonical, contract_digest, has_contract, obligation_digest
+from samebits.native.sources import build_digest
 
 RUNNING: Final = ("examples", "draws", "enumeration", "order")
 """Methods that run the kernels: machine and library decide. The others look at sources or at compiled text."""
@@ -33,7 +34,8 @@ def module_of(importable: str) -> str:
 
 
 def _flags() -> str:
-    return "" if environment.native_problem() else native.build_digest()
+    # Told by the sources where they are there: receipts speak of these, and a library that is behind them changes nothing.
+    return build_digest() or ("" if environment.native_problem() else native.build_digest())
 
 
 class SourceFacts:

@@ -1,4 +1,4 @@
-"""Builds the native library: in place for a source tree that is used without being installed, or anywhere else."""
+"""Builds the native library: where it is loaded from, or anywhere else."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from samebits import native
 from samebits.native.sources import PACKAGE
 
 
@@ -34,8 +35,16 @@ def compiled(folder: Path, *options: str) -> Path:
     return folder / "out" / "libsamebits.so"
 
 
-def build(destination: Path = PACKAGE / "native") -> Path:
-    """Compile and put the library beside its sources."""
+def loaded_from() -> Path:
+    """The folder of the library that is loaded. An editable install keeps it apart from its sources, and one beside
+    those would not be looked at. Where there is none yet: beside the sources."""
+    folders = [Path(each) for each in native.__path__ if (Path(each) / native.LIBRARY_NAME).exists()]
+    return folders[0] if folders else PACKAGE / "native"
+
+
+def build(destination: Path | None = None) -> Path:
+    """Compile and put the library into a folder; without one, where it is loaded from."""
+    destination = destination or loaded_from()
     with tempfile.TemporaryDirectory(prefix="samebits-build-") as folder:
         built = compiled(Path(folder))
         # Rename within one folder is atomic: a process that loads the library meanwhile sees the old or the new one.
