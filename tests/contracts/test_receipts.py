@@ -144,6 +144,18 @@ def test_an_edited_machine_is_false_too(own: Path) -> None:
     assert len(found(own)[1][NAME].false) >= 8
 
 
+def test_of_stale_receipts_the_one_with_least_changes_is_named(own: Path) -> None:
+    """An older one, whose check has another name by now, says nothing that the newer one does not."""
+    one = next(each.receipt for each in found(own)[1][NAME].receipts if each.receipt.key[1:4] == ("SQ-OB1", "cpu", 2))
+    older = replace(one, by="components.check:older", sources=dict.fromkeys(one.sources, "0" * 32))
+    Store(own / "receipts").write([older])
+    kernel = own / "components" / NAME / "__init__.py"
+    kernel.write_text(kernel.read_text() + "\nEXTRA = 1\n")
+    (standing,) = [each for each in found(own)[1][NAME].standings if each.obligation == "SQ-OB1"]
+    (line,) = [line for line in standing.stale if line.startswith("level 2")]
+    assert line == f"level 2 ({one.machine}): kernel: the code of the kernel changed"
+
+
 def test_a_changed_kernel_makes_receipts_and_dependents_stale(own: Path) -> None:
     kernel = own / "components" / NAME / "__init__.py"
     kernel.write_text(kernel.read_text().replace("wide <= 0,", "wide < 0,"))

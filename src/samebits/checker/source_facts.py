@@ -34,7 +34,7 @@ def module_of(importable: str) -> str:
 
 
 def _flags() -> str:
-    # Told by the sources where they are there: receipts speak of these, and a library that is behind them changes nothing.
+    # Told by the sources where they are there: receipts speak of these, whatever a library was built from.
     return build_digest() or ("" if environment.native_problem() else native.build_digest())
 
 

@@ -106,12 +106,16 @@ def _speaks(receipt: Receipt, identifier: str, backend: str) -> bool:
 
 
 def _stale(receipts: Sequence[Compared]) -> tuple[str, ...]:
-    """What no longer counts, where nothing that counts says the same."""
+    """What no longer counts, where nothing that counts says the same; of several that a machine made by one method, the
+    one since which least has changed."""
     said = {each.receipt.key[:5] for each in receipts if each.counts}
+    nearest: dict[tuple[int, str, str], Compared] = {}
+    for each in receipts:
+        if each.standing == STALE and each.receipt.key[:5] not in said:
+            place = each.receipt.level, each.receipt.method, each.receipt.machine
+            nearest[place] = min(nearest.get(place, each), each, key=lambda one: len(one.reasons))
     return tuple(
-        f"level {each.receipt.level} ({each.receipt.machine}): {'; '.join(each.reasons)}"
-        for each in receipts
-        if each.standing == STALE and each.receipt.key[:5] not in said
+        f"level {each.receipt.level} ({each.receipt.machine}): {'; '.join(each.reasons)}" for each in nearest.values()
     )
 
 
