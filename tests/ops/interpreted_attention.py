@@ -21,7 +21,7 @@ from samebits.checker.tracing.comparing import without_gpu
 from samebits.numerics.bits import compare
 from samebits.numerics.fma import fma32
 from samebits.numerics.recipes import make
-from samebits.ops.attention import cpu_kernel, reference, triton_kernel
+from samebits.ops.attention import cpu_kernel, reference, triton_backward, triton_kernel
 from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, Rule, Sequences
 from samebits.ops.attention.triton_kernel import Launch
 
@@ -117,6 +117,53 @@ def cases() -> Iterator[tuple[str, list[Tensor], dict[str, Any], Rule]]:
     yield "not finite where not every row sees it", made, tables, WINDOWED
 
 
+def gradients_differ(made: list[Tensor], tables: dict[str, Any], rule: Rule, held: int) -> str | None:
+    """Where gradients and those of the CPU part, if memory that is not asked to be cleared holds this number."""
+    sequences = Sequences(**tables)
+    q, k, v = made
+    do = torch.from_numpy(make("normal", tuple(q.shape), 3, "float32"))
+    saved = cpu_kernel.forward(q, k, v, sequences, rule)
+    expected = cpu_kernel.backward(do, q, k, v, *saved, sequences, rule)
+    empty = torch.empty
+    torch.empty = lambda *sizes, **options: empty(*sizes, **options).fill_(held)
+    try:
+        with without_gpu():
+            found = triton_backward.backward(do, q, k, v, *saved, sequences, rule)
+    finally:
+        torch.empty = empty
+    for name, ours, theirs in zip(("dq", "dk", "dv"), found, expected, strict=True):
+        wrong = compare(ours, theirs)
+        if wrong is not None:
+            return f"{name}: {wrong}"
+    return None
+
+
+def gradients(planted: bool) -> dict[str, str | None]:
+    """Small packs, whatever memory held; planted: the first pass believes that a pass before it has left marks."""
+    install()
+    if planted:
+        run = triton_backward.run
+        triton_backward.__dict__["run"] = lambda *given, **options: run(
+            *given, **{name: value or name == "CAREFUL" for name, value in options.items()}
+        )
+    found: dict[str, str | None] = {}
+    with np.errstate(all="ignore"):
+        for held in (0, 1):
+            for words, made, tables, rule in few():
+                found[f"{words}, memory of {held}"] = gradients_differ(made, tables, rule, held)
+    return found
+
+
+def few() -> Iterator[tuple[str, list[Tensor], dict[str, Any], Rule]]:
+    """A name, operands, the tables of their sequences, and who sees whom."""
+    pack = ((1, 5), (18, 37), (1, 0), (20, 9))
+    yield "causal", *tensors(pack, "normal"), CAUSAL
+    yield "full", *tensors(pack, "wide"), FULL
+    made, tables = tensors(pack, "normal")
+    made[2][[0, 20, -1]] = torch.tensor([torch.inf, torch.nan, torch.inf])[:, None, None]
+    yield "not finite where not every row sees it", made, tables, CAUSAL
+
+
 def main(planted: bool) -> dict[str, str | None]:
     """All cases, or one of them with splits of another length than the reference has, which must differ."""
     install()
@@ -135,4 +182,5 @@ def main(planted: bool) -> dict[str, str | None]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(planted="planted" in sys.argv)))
+    asked = gradients if "gradients" in sys.argv else main
+    print(json.dumps(asked(planted="planted" in sys.argv)))
