@@ -35,6 +35,7 @@ def test_the_components_are_those_that_were_meant() -> None:
         "gradflow_50m",
         "hyperparams",
         "observability",
+        "run_log",
         "stream_sync",
         "teacher_logits",
         "train_stable",
