@@ -36,6 +36,7 @@ def test_the_components_are_those_that_were_meant() -> None:
         "hyperparams",
         "observability",
         "run_log",
+        "settled",
         "stream_sync",
         "teacher_logits",
         "train_stable",
