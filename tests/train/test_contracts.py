@@ -34,6 +34,7 @@ def test_the_components_are_those_that_were_meant() -> None:
         "gradflow",
         "gradflow_50m",
         "hyperparams",
+        "kernel_sizes",
         "observability",
         "run_log",
         "settled",
