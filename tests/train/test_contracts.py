@@ -44,6 +44,7 @@ def test_the_components_are_those_that_were_meant() -> None:
         "train_stable_350m",
         "training_config",
         "training_gpu",
+        "unread_keys",
     }
 
 
