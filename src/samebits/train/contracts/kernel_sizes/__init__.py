@@ -16,9 +16,7 @@ from samebits.ops.attention.forms import Rule, Sequences
 from samebits.ops.attention.layout import Spread
 
 HEAD: Final = 16
-RECORDS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {"Spread": Spread, "Sequences": Sequences, "Rule": Rule}
-)
+RECORDS: Final[Mapping[str, type[Any]]] = MappingProxyType({"Spread": Spread, "Sequences": Sequences, "Rule": Rule})
 
 
 def attended(

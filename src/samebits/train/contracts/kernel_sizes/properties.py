@@ -17,7 +17,7 @@ def sizes_go_by_keyword(call: Call, tolerance: Tolerance) -> str:
     if wrong:
         return wrong
     for name, record in RECORDS.items():
-        for count in range(1, len(fields(record)) + 1):  # type: ignore[arg-type]
+        for count in range(1, len(fields(record)) + 1):
             try:
                 call.again({"by_position": {name: count}})
             except TypeError as error:
