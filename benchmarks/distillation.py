@@ -21,6 +21,7 @@ from samebits.train import checkpoint
 from samebits.train.assessment import shape_of
 from samebits.train.configuration import DataSection, TrainConfig
 from samebits.train.configuration_file import read_text
+from samebits.train.contracts.distill_gain.reference import p_of_smaller
 from samebits.train.data import Data, documents, load
 from samebits.train.display import Lines
 from samebits.train.distill_configuration import read_text as read_distillation
@@ -47,8 +48,6 @@ distillation: {{teacher_model_name_or_path: smollm2, temperature: 1.0, alpha: {a
                top_k: 2048}}
 """
 ALPHA = 0.9
-# Intervals of Simpson's rule from 0 to |t|; far more than the fourth digit of p needs.
-INTERVALS = 2000
 AT_ONCE = 10
 
 
@@ -64,29 +63,6 @@ def held_out_loss(config: TrainConfig, run: Path, data: Data, count: int) -> flo
             logprobs = model.logprobs(model.hidden(batch), targets)
         losses += (-logprobs[targets != -100]).tolist()
     return math.fsum(losses) / len(losses)
-
-
-def p_of_smaller(without: Sequence[float], with_teacher: Sequence[float]) -> float:
-    """How likely differences as large as these are if a teacher does not help: small where it does."""
-    gains = [before - after for before, after in zip(without, with_teacher, strict=True)]
-    mean = math.fsum(gains) / len(gains)
-    variance = math.fsum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1)
-    if variance == 0.0:
-        return 1.0
-    return upper_tail(mean / math.sqrt(variance / len(gains)), len(gains) - 1)
-
-
-def upper_tail(t: float, freedom: int) -> float:
-    """P(T > t) of Student's t."""
-    scale = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
-    step = abs(t) / INTERVALS
-
-    def density(x: float) -> float:
-        return scale * (1 + x * x / freedom) ** (-(freedom + 1) / 2)
-
-    inner = math.fsum((4 if place % 2 else 2) * density(place * step) for place in range(1, INTERVALS))
-    half = step / 3 * (density(0.0) + inner + density(abs(t)))
-    return 0.5 - half if t >= 0 else 0.5 + half
 
 
 def write_texts(folder: Path) -> Data:

@@ -272,6 +272,19 @@ PARTS = (
     ),
     Part(file="cpu_model.json", title="Whole models, float32, two threads", compared=WHOLE_MODELS, write=models_on_cpu),
     Part(
+        file="arm_cpu.json",
+        title="Products and RMSNorm",
+        compared="time of torch (Arm's library, whose linear takes both cores where one is asked for) over ours, "
+        "float32 if not said",
+        write=on_cpu,
+    ),
+    Part(
+        file="arm_cpu_operators.json",
+        title="The other operators, float32, two threads",
+        compared="time of torch over ours",
+        write=operators_on_cpu,
+    ),
+    Part(
         file="arm_cpu_model.json",
         title="Whole models, float32, two threads",
         compared=WHOLE_MODELS,

@@ -51,6 +51,8 @@ LISTED = {
     ("ops/softmax/lengths.py", "**"): "of fractions, exact: a proof",
     ("parity/scoring.py", "math.expm1"): "a mean that is printed, from logprobs that are compared by their bits",
     ("model/contracts/model_forward/reference.py", "**"): "in float64, judges",
+    ("train/contracts/distill_gain/reference.py", "math.gamma"): "in float64, judges",
+    ("train/contracts/distill_gain/reference.py", "math.pow"): "in float64, judges",
     ("train/contracts/gradflow_50m/reference.py", "**"): "in float64, judges",
     ("train/contracts/hyperparams/reference.py", "**"): "in float64, judges",
     ("train/contracts/train_stable/reference.py", "**"): "in float64, judges",

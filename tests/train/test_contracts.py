@@ -26,6 +26,7 @@ def test_the_components_are_those_that_were_meant() -> None:
         "checkpoint",
         "data_parallel",
         "data_pipeline",
+        "distill_gain",
         "distributed",
         "embed_grad",
         "gemm_args",

@@ -1,16 +1,18 @@
-"""FALSIFY-ALBOR-005 in small: a student with a teacher beats the same student without one, on text that neither saw.
+"""FALSIFY-ALBOR-005 by runs in folders: a student with a teacher beats the same without one, on text that neither saw.
 
-The teacher is trained here; `tests/long/test_distillation.py` has SmolLM2 for one."""
+The teacher is trained here; `tests/long/test_distillation.py` has SmolLM2 for one. The contract distill_gain asks the
+same of runs in memory."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from tests.train.distill_gain import held_out_loss, p_of_smaller, upper_tail
+from tests.train.distill_gain import held_out_loss
 
 from samebits.train.configuration import DataSection
 from samebits.train.configuration_file import read_text
+from samebits.train.contracts.distill_gain.reference import p_of_smaller, upper_tail
 from samebits.train.data import documents, load
 from samebits.train.distill_configuration import read_text as read_distillation
 from samebits.train.distill_running import distill, prepare
