@@ -76,6 +76,7 @@ def test_what_is_run_is_written_down_and_replayed(own: Path) -> None:
     where = ("--components", "components", "--receipts", "made")
     ran = samebits("contract", "prove", NAME, "--only", "SQ-OB1", "--level", "2", *where, cwd=own)
     assert ran.returncode == 0 and "1 run, 1 receipts on" in ran.stdout, ran.stdout + ran.stderr
+    assert ran.stderr.splitlines() == [f"1 of 1: SQ-OB1 level 2 cpu ({NAME})"]
     taken = samebits("contract", "collect", "made", "--components", "components", "--receipts", "taken", cwd=own)
     assert taken.returncode == 0 and "taken over into taken" in taken.stdout, taken.stdout + taken.stderr
     where = ("--components", "components", "--receipts", "taken")

@@ -1,4 +1,4 @@
-"""How the commands print: results on stdout, progress on stderr and only to a terminal, one JSON document on request.
+"""How the commands print: results on stdout, progress on stderr, one JSON document on request.
 
 Knows no command."""
 
@@ -27,11 +27,13 @@ def output() -> Console:
 
 
 @contextmanager
-def progress(start: str) -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is going on; silent where stderr is no terminal."""
+def progress(start: str, *, lines: bool = False) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is going on; silent where stderr is no terminal.
+
+    With `lines`, for what takes many minutes: there a line each time, so that a log shows how far it is."""
     console = Console(stderr=True, markup=False)
     if not console.is_terminal:
-        yield lambda _: None
+        yield lambda text: print(text, file=sys.stderr, flush=True) if lines else None
         return
     with console.status(start) as status:
         yield lambda text: status.update(text)

@@ -85,7 +85,7 @@ def prove(
     # The longest first, so that no process is left alone with one at the end.
     work = sorted(together(work, jobs), key=lambda task: -seconds_of(task, store))
     errors: list[str] = []
-    with progress("proving") as tell:
+    with progress("proving", lines=True) as tell:
         for number, (task, done) in enumerate(_run(work, known, seed, jobs), 1):
             tell(f"{number} of {len(work)}: {task}")
             receipts_made = [each for each in done if isinstance(each, Receipt)]
