@@ -1,4 +1,4 @@
-"""Planted faults of a distillation that make a teacher worthless: its logits belong to other rows, or to nobody."""
+"""Planted faults of a distillation that make a teacher worthless: its logits are those of other rows, or negated."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class _OtherRows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Upside:
-    """The least likely token is the most likely one."""
+class _WrongSign:
+    """Negated logits: the least likely token is the most likely one."""
 
     teacher: Teacher
 
@@ -40,4 +40,4 @@ def batches_in_another_order(text: Tensor, held: Tensor, weights: Tensor, steps:
 
 def wrong_sign(text: Tensor, held: Tensor, weights: Tensor, steps: Tensor) -> Tensor:
     """The teacher's logits have the wrong sign."""
-    return held_out_losses(text, held, weights, steps, seen_as=_Upside)
+    return held_out_losses(text, held, weights, steps, seen_as=_WrongSign)
