@@ -1,0 +1,199 @@
+"""The kernels of hopper_attention on a Hopper GPU: their bits, then their speed beside those in use and cuDNN's.
+
+    PYTHONPATH=src python benchmarks/gpu_attention.py --output benchmarks/results/h200_attention.json
+
+Nothing is timed where a bit differs from the kernels by Triton. Whole passes with all that they launch, as CUDA graphs,
+in turns; cuDNN's backward pass as calls between events. Grouped heads: cuDNN's keys and values are repeated before, and
+its sum over a group is left out. TFLOP/s count two products forward and five backward, of pairs a mask leaves."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from hopper_attention import launches
+from provenance import provenance
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from samebits.bench.cuda_timing import call_times, kernel_times, medians
+from samebits.numerics.bits import compare
+from samebits.ops.attention import triton_backward, triton_kernel
+from samebits.ops.attention.forms import Rule, Sequences
+from samebits.ops.attention.triton_kernel import Launch
+
+# Queries and keys of each sequence, and rows behind the last that belong to none.
+PACKS = (
+    ((128,), (128,), 0),
+    ((64, 1, 200, 129), (64, 7, 200, 500), 3),
+    ((130, 0, 77), (2100, 5, 77), 0),
+    ((5000,), (5000,), 1),
+    ((1000,), (4500,), 0),
+    ((200, 64), (100, 0), 70),
+)
+MASKS = ((True, 0), (False, 0), (True, 100), (False, 70))
+# Head, query heads, key heads, sequences, tokens, causal.
+SPEEDS = (
+    (128, 32, 32, 4, 4096, True),
+    (128, 32, 32, 4, 4096, False),
+    (128, 32, 32, 1, 16384, True),
+    (128, 32, 32, 8, 2048, True),
+    (128, 32, 32, 16, 1024, True),
+    (128, 32, 32, 32, 512, True),
+    (128, 32, 32, 64, 256, True),
+    (128, 32, 8, 4, 4096, True),
+    (128, 32, 8, 16, 1024, True),
+    (128, 28, 4, 4, 4096, True),
+    (128, 32, 8, 1, 1024, True),
+    (64, 32, 32, 4, 4096, True),
+    (64, 16, 16, 16, 1024, True),
+    (64, 16, 16, 64, 256, True),
+)
+TARGETS = {"forward": 0.95, "backward": 0.9}
+PLAIN = Launch(specialised=False)
+Gradients = tuple[Tensor, Tensor, Tensor]
+
+
+def sequences_of(queries: Sequence[int], keys: Sequence[int]) -> Sequences:
+    def table(numbers: Sequence[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device="cuda")
+
+    starts = [list(itertools.accumulate(lengths, initial=0))[:-1] for lengths in (queries, keys)]
+    return Sequences(
+        q_start=table(starts[0]),
+        q_length=table(queries),
+        k_start=table(starts[1]),
+        k_length=table(keys),
+        longest_query=max(queries),
+        longest_key=max(keys),
+    )
+
+
+def differing() -> list[str]:
+    """Every comparison with the kernels by Triton that does not hold."""
+    found = []
+    cases = itertools.product(PACKS, MASKS, ((128, torch.bfloat16), (64, torch.float16)), (2, 1), (True, False))
+    for (queries, keys, behind), (causal, window), (head, dtype), group, finite in cases:
+        torch.manual_seed(sum(queries) + head)
+        shapes = ((sum(queries) + behind, 4), *[(sum(keys) + behind, 4 // group)] * 2, (sum(queries) + behind, 4))
+        q, k, v, do = (torch.randn(*shape, head, device="cuda").to(dtype) for shape in shapes)
+        if not finite:
+            v[keys[0] - 1, 0], do[queries[0] // 2, 0, 3], k[0, 0, 5] = float("nan"), float("inf"), float("-inf")
+        sequences = sequences_of(queries, keys)
+        rule = Rule(causal=causal, window=window, scale=head**-0.5, softcap=0.0)
+        theirs = triton_kernel.forward(q, k, v, sequences, rule, launch=PLAIN)
+        expected = (*theirs, *triton_backward.backward(do, q, k, v, *theirs, sequences, rule))
+        ours = launches.forward(q, k, v, sequences, rule)
+        given = (*ours, *launches.backward(do, q, k, v, *theirs, sequences, rule))
+        names = ("out", "lse", "dq", "dk", "dv")
+        for name, left, right in zip(names, given, expected, strict=True):
+            parting = compare(left.cpu(), right.cpu())
+            if parting is not None:
+                case = f"{queries} {keys} causal {causal} window {window} head {head} group {group} finite {finite}"
+                found.append(f"{name}: {case}: {parting}")
+    return found
+
+
+def theirs_of(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, sequences: int, causal: bool
+) -> tuple[Callable[[], Any], ...]:
+    """cuDNN's forward pass and backward pass on the same numbers."""
+    repeated = [each.repeat_interleave(q.shape[1] // each.shape[1], 1) for each in (q, k, v, do)]
+    turned = [each.unflatten(0, (sequences, -1)).transpose(1, 2).contiguous() for each in repeated]
+    inputs = [each.requires_grad_() for each in turned[:3]]
+
+    def forward() -> Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return functional.scaled_dot_product_attention(*inputs, is_causal=causal)
+
+    kept = forward()
+    return torch.no_grad()(forward), partial(torch.autograd.grad, kept, inputs, turned[3], retain_graph=True)
+
+
+def measured(case: tuple[int, int, int, int, int, bool], rounds: int) -> list[dict[str, Any]]:
+    head, heads, key_heads, count, tokens, causal = case
+    shapes = ((heads,), (key_heads,), (key_heads,), (heads,))
+    q, k, v, do = (torch.randn(count * tokens, *n, head, device="cuda", dtype=torch.bfloat16) for n in shapes)
+    sequences = sequences_of([tokens] * count, [tokens] * count)
+    rule = Rule(causal=causal, window=0, scale=head**-0.5, softcap=0.0)
+    out, lse = triton_kernel.forward(q, k, v, sequences, rule, launch=PLAIN)
+    their_forward, their_backward = theirs_of(q, k, v, do, count, causal)
+    pairs = count * heads * tokens * ((tokens + 1) / 2 if causal else tokens)
+    sides = {
+        "forward": (
+            4.0 * head * pairs,
+            [
+                partial(launches.forward, q, k, v, sequences, rule),
+                partial(triton_kernel.forward, q, k, v, sequences, rule),
+                partial(triton_kernel.forward, q, k, v, sequences, rule, launch=PLAIN),
+                their_forward,
+            ],
+        ),
+        "backward": (
+            10.0 * head * pairs,
+            [
+                partial(launches.backward, do, q, k, v, out, lse, sequences, rule),
+                partial(triton_backward.backward, do, q, k, v, out, lse, sequences, rule),
+                their_backward,
+            ],
+        ),
+    }
+    rows = []
+    for name, (work, calls) in sides.items():
+        captured = calls if name == "forward" else calls[:-1]
+        times = medians(kernel_times([[each] for each in captured], 40.0, rounds))
+        if name == "backward":
+            times += medians(call_times([[calls[-1]]], 40.0, rounds))
+        row = {
+            "pass": name,
+            **dict(zip(("head", "heads", "key_heads", "sequences", "tokens", "causal"), case, strict=True)),
+            "ours_ms": times[0],
+            "in_use_ms": times[1],
+            "cudnn_ms": times[-1],
+            "ratio": times[-1] / times[0],
+            "in_use_ratio": times[-1] / times[1],
+            "target": TARGETS[name],
+        }
+        rows.append(row)
+        speeds = " ".join(f"{work / each / 1e9:7.0f}" for each in times)
+        words = f"{head} {heads}/{key_heads} {count}x{tokens} {'causal' if causal else 'full'}"
+        print(
+            f"{name:9s} {words:30s} {speeds}   of cuDNN {row['ratio']:.2f}, in use {row['in_use_ratio']:.2f}",
+            flush=True,
+        )
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--rounds", type=int, default=5, help="alternations of the sides")
+    options = parser.parse_args()
+    found = differing()
+    if found:
+        print("\n".join(found))
+        print(f"{len(found)} comparisons differ; nothing is timed")
+        return 1
+    print("every bit is that of the kernels by Triton")
+    print("TFLOP/s: ours, in use, (forward: by Triton,) cuDNN", flush=True)
+    rows = [row for case in SPEEDS for row in measured(case, options.rounds)]
+    record = {
+        **provenance(__file__, torch.cuda.get_device_name()),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "rows": rows,
+    }
+    options.output.write_text(json.dumps(record, indent=1) + "\n")
+    return 0 if all(row["ratio"] >= row["target"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
