@@ -26,7 +26,7 @@ from samebits.ops.attention.triton_hopper_tiles import (
 
 
 @gluon.jit
-def load(described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS: gl.constexpr):
+def load(described, shared, barriers, tables, sizes, counter_ptr, BUFFERS: gl.constexpr, CONSTANTS: gl.constexpr):
     """The warp that loads: a tile's queries and gradients of the output, then block after block of keys and values."""
     q_start_ptr, _, k_start_ptr, _ = tables
     q_described, do_described, k_described, v_described = described
@@ -41,12 +41,14 @@ def load(described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS: gl.
         _, sequence, head, first, _, _, start, end = tile_at(number, tables, sizes, CONSTANTS)
         q_row = (gl.load(q_start_ptr + sequence) + first).to(gl.int32)
         k_row = gl.load(k_start_ptr + sequence).to(gl.int32)
-        mbarrier.wait(q_free, turns & 1 ^ 1)
-        mbarrier.expect(q_ready, 2 * GROUPS * q_described.block_type.nbytes)
+        buffer = turns % BUFFERS
+        here = q_ready.index(buffer)
+        mbarrier.wait(q_free.index(buffer), turns // BUFFERS & 1 ^ 1)
+        mbarrier.expect(here, 2 * GROUPS * q_described.block_type.nbytes)
         for group in gl.static_range(GROUPS):
             at = [q_row + group * ROWS, head * CONSTANTS.HEAD]
-            tma.async_copy_global_to_shared(q_described, at, q_ready, q_shared.index(group))
-            tma.async_copy_global_to_shared(do_described, at, q_ready, do_shared.index(group))
+            tma.async_copy_global_to_shared(q_described, at, here, q_shared.index(buffer * GROUPS + group))
+            tma.async_copy_global_to_shared(do_described, at, here, do_shared.index(buffer * GROUPS + group))
         column = head // CONSTANTS.GROUP * CONSTANTS.HEAD
         for block in range(start, end):
             stage = loaded % CONSTANTS.STAGES
@@ -115,7 +117,7 @@ def walk(start, end, loaded, q_shared, do_shared, shared, barriers, statistics, 
 
 
 @gluon.jit
-def compute(group, shared, barriers, tables, results, sizes, factors, CONSTANTS: gl.constexpr):
+def compute(group, shared, barriers, tables, results, sizes, factors, BUFFERS: gl.constexpr, CONSTANTS: gl.constexpr):
     """A group of warps that computes: its half of every tile of the program."""
     q_start_ptr, _, _, _ = tables
     q_shared, do_shared, k_shared, v_shared, numbers = shared
@@ -137,15 +139,16 @@ def compute(group, shared, barriers, tables, results, sizes, factors, CONSTANTS:
         minus_lse = gl.load(places, mask=rows < q_length, other=0.0)
         delta = gl.load(places + heads * pitch, mask=rows < q_length, other=0.0)
         sums = gl.zeros((ROWS, HEAD), gl.float32, SUMS)
-        mbarrier.wait(q_ready, turns & 1)
+        buffer = turns % BUFFERS
+        mbarrier.wait(q_ready.index(buffer), turns // BUFFERS & 1)
         loaded = pass_by(start, gl.where(own_end > own_start, own_start, end), loaded, ready, free, CONSTANTS)
         if own_end > own_start:
             sums = walk(
                 own_start,
                 own_end,
                 loaded,
-                q_shared.index(group),
-                do_shared.index(group),
+                q_shared.index(buffer * GROUPS + group),
+                do_shared.index(buffer * GROUPS + group),
                 (k_shared, v_shared),
                 (ready, free),
                 (minus_lse, delta),
@@ -153,10 +156,10 @@ def compute(group, shared, barriers, tables, results, sizes, factors, CONSTANTS:
                 c,
                 CONSTANTS,
             )
-            mbarrier.arrive(q_free)
+            mbarrier.arrive(q_free.index(buffer))
             loaded = pass_by(own_end, end, loaded + own_end - own_start, ready, free, CONSTANTS)
         else:
-            mbarrier.arrive(q_free)
+            mbarrier.arrive(q_free.index(buffer))
         inside = first + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS)) < q_length
         row = (gl.load(q_start_ptr + sequence).to(gl.int64) + first) * heads + head
         store_wide(dq_ptr, row, heads, first, q_length, scaled(sums, scale), HEAD)
@@ -205,17 +208,18 @@ def attention_dq_hopper(
     CAUSAL: gl.constexpr,
     WINDOWED: gl.constexpr,
     STAGES: gl.constexpr,
+    BUFFERS: gl.constexpr,
 ):
     """dQ = scale * sum over keys ascending of dS K, for tiles of 128 queries of a head, until there are no more."""
     CONSTANTS: gl.constexpr = constants(HEAD, GROUP, CAUSAL, WINDOWED, False, STAGES, 0)
     LAYOUT: gl.constexpr = q_described.layout
     dtype: gl.constexpr = q_described.dtype
-    q_shared = gl.allocate_shared_memory(dtype, [GROUPS, ROWS, HEAD], LAYOUT)
-    do_shared = gl.allocate_shared_memory(dtype, [GROUPS, ROWS, HEAD], LAYOUT)
+    q_shared = gl.allocate_shared_memory(dtype, [BUFFERS * GROUPS, ROWS, HEAD], LAYOUT)
+    do_shared = gl.allocate_shared_memory(dtype, [BUFFERS * GROUPS, ROWS, HEAD], LAYOUT)
     k_shared = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, HEAD], LAYOUT)
     v_shared = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, HEAD], LAYOUT)
     numbers = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    q_ready, q_free = barriers_of(1, 1).index(0), barriers_of(1, GROUPS).index(0)
+    q_ready, q_free = barriers_of(BUFFERS, 1), barriers_of(BUFFERS, GROUPS)
     ready, free = barriers_of(STAGES, 1), barriers_of(STAGES, GROUPS)
     number_ready, number_free = barriers_of(2, 1), barriers_of(2, GROUPS)
     shared = (q_shared, do_shared, k_shared, v_shared, numbers)
@@ -228,9 +232,9 @@ def attention_dq_hopper(
     sizes, factors = (lines, heads, tiles, section, window), (c, scale)
     gl.warp_specialize(
         [
-            (compute, (0, shared, barriers, tables, results, sizes, factors, CONSTANTS)),
-            (compute, (1, shared, barriers, tables, results, sizes, factors, CONSTANTS)),
-            (load, (described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS)),
+            (compute, (0, shared, barriers, tables, results, sizes, factors, BUFFERS, CONSTANTS)),
+            (compute, (1, shared, barriers, tables, results, sizes, factors, BUFFERS, CONSTANTS)),
+            (load, (described, shared, barriers, tables, sizes, counter_ptr, BUFFERS, CONSTANTS)),
         ],
         [4, 1],
         [240, 24],

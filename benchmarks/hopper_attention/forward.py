@@ -1,17 +1,64 @@
-"""The forward kernel for Hopper of ops/attention/triton_hopper_forward.py, which also writes rows that see no key.
+"""The forward kernel for Hopper of ops/attention/triton_hopper_forward.py, for short prompts too.
 
-Its loads, products and softmax are that kernel's; what differs is that nothing need be filled before.
-Knows no launch."""
+Its softmax and its order are that kernel's. What differs: rows that see no key are written here, so that nothing need
+be filled before, and the next tile's queries come while this one's are in use. Knows no launch."""
 
 from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from samebits.ops.attention.triton_hopper_forward import barriers_of, load, pass_by, store
+from samebits.ops.attention.triton_hopper_forward import barriers_of, pass_by, store
 from samebits.ops.attention.triton_hopper_softmax import attend
-from samebits.ops.attention.triton_hopper_tiles import BLOCK, GROUPS, ROWS, blocks_of, constants, published, tile_at
+from samebits.ops.attention.triton_hopper_tiles import (
+    BLOCK,
+    GROUPS,
+    ROWS,
+    blocks_of,
+    constants,
+    publish,
+    published,
+    tile_at,
+)
+
+
+@gluon.jit
+def load(described, shared, barriers, tables, sizes, counter_ptr, BUFFERS: gl.constexpr, CONSTANTS: gl.constexpr):
+    """The warp that loads: which tile is next, its queries, then its keys and values, block after block."""
+    q_start_ptr, _, k_start_ptr, _ = tables
+    q_described, k_described, v_described = described
+    q_shared, k_shared, v_shared, numbers = shared
+    q_ready, q_free, ready, free, number_ready, number_free = barriers
+    lines, _, tiles, _, _ = sizes
+    loaded, turns = 0, 0
+    number = gl.program_id(0)
+    while number < lines * tiles:
+        following = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
+        publish(number, turns, numbers, number_ready, number_free)
+        _, sequence, head, first, _, _, start, end = tile_at(number, tables, sizes, CONSTANTS)
+        q_row = (gl.load(q_start_ptr + sequence) + first).to(gl.int32)
+        k_row = gl.load(k_start_ptr + sequence).to(gl.int32)
+        buffer = turns % BUFFERS
+        mbarrier.wait(q_free.index(buffer), turns // BUFFERS & 1 ^ 1)
+        mbarrier.expect(q_ready.index(buffer), GROUPS * q_described.block_type.nbytes)
+        for group in gl.static_range(GROUPS):
+            at = [q_row + group * ROWS, head * CONSTANTS.HEAD]
+            tma.async_copy_global_to_shared(
+                q_described, at, q_ready.index(buffer), q_shared.index(buffer * GROUPS + group)
+            )
+        column = head // CONSTANTS.GROUP * CONSTANTS.HEAD
+        for block in range(start, end):
+            stage = loaded % CONSTANTS.STAGES
+            at = [k_row + block * BLOCK, column]
+            mbarrier.wait(free.index(stage), loaded // CONSTANTS.STAGES & 1 ^ 1)
+            mbarrier.expect(ready.index(stage), 2 * k_described.block_type.nbytes)
+            tma.async_copy_global_to_shared(k_described, at, ready.index(stage), k_shared.index(stage))
+            tma.async_copy_global_to_shared(v_described, at, ready.index(stage), v_shared.index(stage))
+            loaded += 1
+        number = following
+        turns += 1
+    publish(number, turns, numbers, number_ready, number_free)
 
 
 @gluon.jit
@@ -28,7 +75,7 @@ def store_nothing(first, row, heads, q_length, results, HEAD: gl.constexpr):
 
 
 @gluon.jit
-def compute(group, shared, barriers, tables, results, sizes, c, CONSTANTS: gl.constexpr):
+def compute(group, shared, barriers, tables, results, sizes, c, BUFFERS: gl.constexpr, CONSTANTS: gl.constexpr):
     """A group of warps that computes: its half of every tile of the program."""
     q_start_ptr, _, _, _ = tables
     q_shared, k_shared, v_shared, numbers = shared
@@ -44,7 +91,8 @@ def compute(group, shared, barriers, tables, results, sizes, c, CONSTANTS: gl.co
         first = tile + group * ROWS
         own_start, full_start, full_end, own_end = blocks_of(first, ROWS, q_length, k_length, window, CONSTANTS)
         row = (gl.load(q_start_ptr + sequence).to(gl.int64) + first) * heads + head
-        mbarrier.wait(q_ready, turns & 1)
+        buffer = turns % BUFFERS
+        mbarrier.wait(q_ready.index(buffer), turns // BUFFERS & 1)
         loaded = pass_by(start, gl.where(own_end > own_start, own_start, end), loaded, ready, free, CONSTANTS)
         if own_end > own_start:
             positions = k_length - q_length + first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
@@ -53,20 +101,20 @@ def compute(group, shared, barriers, tables, results, sizes, c, CONSTANTS: gl.co
                 own_start,
                 own_end,
                 loaded,
-                q_shared.index(group),
+                q_shared.index(buffer * GROUPS + group),
                 (k_shared, v_shared),
                 (ready, free),
                 view,
                 c,
                 CONSTANTS,
             )
-            mbarrier.arrive(q_free)
+            mbarrier.arrive(q_free.index(buffer))
             loaded = pass_by(own_end, end, loaded + own_end - own_start, ready, free, CONSTANTS)
             wrong = store(sums, total, largest, first, row, heads, q_length, (out_ptr, lse_ptr), c, CONSTANTS)
             if wrong > 0:
                 gl.store(redo_ptr + line * (tiles * GROUPS) + first // ROWS, 1)
         else:
-            mbarrier.arrive(q_free)
+            mbarrier.arrive(q_free.index(buffer))
             store_nothing(first, row, heads, q_length, (out_ptr, lse_ptr), HEAD)
         turns += 1
         number = published(turns, numbers, number_ready, number_free)
@@ -110,16 +158,17 @@ def attention_hopper_whole(
     SEVERAL: gl.constexpr,
     STAGES: gl.constexpr,
     SPLIT: gl.constexpr,
+    BUFFERS: gl.constexpr,
 ):
     """Tiles of 128 queries of one line (a head of a sequence), one after another, until there are no more."""
     CONSTANTS: gl.constexpr = constants(HEAD, GROUP, CAUSAL, WINDOWED, SEVERAL, STAGES, SPLIT)
     LAYOUT: gl.constexpr = q_described.layout
     dtype: gl.constexpr = q_described.dtype
-    q_shared = gl.allocate_shared_memory(dtype, [GROUPS, ROWS, HEAD], LAYOUT)
+    q_shared = gl.allocate_shared_memory(dtype, [BUFFERS * GROUPS, ROWS, HEAD], LAYOUT)
     k_shared = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, HEAD], LAYOUT)
     v_shared = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, HEAD], LAYOUT)
     numbers = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    q_ready, q_free = barriers_of(1, 1).index(0), barriers_of(1, GROUPS).index(0)
+    q_ready, q_free = barriers_of(BUFFERS, 1), barriers_of(BUFFERS, GROUPS)
     ready, free = barriers_of(STAGES, 1), barriers_of(STAGES, GROUPS)
     number_ready, number_free = barriers_of(2, 1), barriers_of(2, GROUPS)
     shared = (q_shared, k_shared, v_shared, numbers)
@@ -129,9 +178,9 @@ def attention_hopper_whole(
     sizes = (lines, heads, tiles, section, window)
     gl.warp_specialize(
         [
-            (compute, (0, shared, barriers, tables, results, sizes, c, CONSTANTS)),
-            (compute, (1, shared, barriers, tables, results, sizes, c, CONSTANTS)),
-            (load, (described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS)),
+            (compute, (0, shared, barriers, tables, results, sizes, c, BUFFERS, CONSTANTS)),
+            (compute, (1, shared, barriers, tables, results, sizes, c, BUFFERS, CONSTANTS)),
+            (load, (described, shared, barriers, tables, sizes, counter_ptr, BUFFERS, CONSTANTS)),
         ],
         [4, 1],
         [240, 24],

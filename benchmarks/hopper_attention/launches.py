@@ -31,11 +31,31 @@ ROWS = 64
 """Of a group of warps, and of a mark; a tile has two groups, and a block as many."""
 TILES = 192
 """Tiles from which on a forward pass gains more than what it costs to look for marks afterwards."""
-STAGES = {64: 4, 128: 3}
-"""Blocks on their way, by the size of a head."""
 MARKS = 8
 COVERED_ROWS = 64
 _ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How much is on its way into shared memory, of which there are 227 kB; a block is 32 kB with heads of 128."""
+
+    stages: int
+    """Blocks that are walked."""
+    buffers: int = 1
+    """Tiles' own rows: with two, the next tile's come while one is in use."""
+
+
+FORWARD = {64: Depth(4, 2), 128: Depth(3, 2)}
+BACKWARD = {64: Depth(4, 2), 128: Depth(3, 1)}
+SHORT_BACKWARD = {64: Depth(4, 2), 128: Depth(2, 2)}
+"""Up to so many tokens a tile is a few blocks, and waiting for its own rows counts."""
+SHORT = 2048
+
+
+def depth_of(head: int, longest: int) -> Depth:
+    """Of the kernels of the backward pass, by the tokens of the longest sequence."""
+    return (SHORT_BACKWARD if longest <= SHORT else BACKWARD)[head]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +126,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -
             stages=1,
             **flags,
             SEVERAL=several,
-            STAGES=triton_hopper.STAGES[head],
+            STAGES=FORWARD[head].stages,
             SPLIT=SPLIT_KEYS // BLOCK_KEYS,
+            BUFFERS=FORWARD[head].buffers,
         )
         sums = torch.empty(q.shape, dtype=torch.float32, device=q.device) if several else None
         strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2])
@@ -140,10 +161,20 @@ def forward(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -
 
 
 def backward(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sequences: Sequences, rule: Rule
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    sequences: Sequences,
+    rule: Rule,
+    *,
+    depth: Depth | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv), shaped like q, k, v and contiguous; rows of no sequence are 0."""
     heads, head = q.shape[1:]
+    depth = depth or depth_of(head, sequences.longest_query)
     # Lines of a multiple of 16 bytes, as the tensor memory accelerator wants them. Behind a sequence's end they are
     # read, too: zeros, since 0 times what memory held might not be 0.
     pitch = cdiv(sequences.longest_query, 4) * 4
@@ -163,7 +194,7 @@ def backward(
             STEPS=head.bit_length() - 1,
             ALIGNED=aligned(out, do),
         )
-        given = (q, k, v, do, statistics, pitch, tables, sequences, rule)
+        given = (q, k, v, do, statistics, pitch, tables, sequences, rule, depth)
         dq = _dq(*given)
         dk, dv = _dk_dv(*given)
     return dq, dk, dv
@@ -179,6 +210,7 @@ def _dq(
     tables: tuple[Tensor, ...],
     sequences: Sequences,
     rule: Rule,
+    depth: Depth,
 ) -> Tensor:
     (_, heads, head), group = q.shape, q.shape[1] // k.shape[1]
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -198,7 +230,8 @@ def _dq(
         warps=4,
         stages=1,
         **flags,
-        STAGES=STAGES[head],
+        STAGES=depth.stages,
+        BUFFERS=depth.buffers,
     )
     _again(attention_dq_marked, tiles, (q, k, v, do, statistics), (dq,), tables, pitch, heads, factors, flags)
     return dq
@@ -214,6 +247,7 @@ def _dk_dv(
     tables: tuple[Tensor, ...],
     sequences: Sequences,
     rule: Rule,
+    depth: Depth,
 ) -> tuple[Tensor, Tensor]:
     (_, heads, head), key_heads = q.shape, k.shape[1]
     group = heads // key_heads
@@ -236,7 +270,8 @@ def _dk_dv(
         warps=4,
         stages=1,
         **flags,
-        STAGES=STAGES[head],
+        STAGES=depth.stages,
+        BUFFERS=depth.buffers,
     )
     _again(attention_dk_dv_marked, tiles, (q, k, v, do, statistics), (dk, dv), tables, pitch, heads, factors, flags)
     return dk, dv

@@ -43,13 +43,14 @@ def compiled(kernel: str, head: int, causal: bool, windowed: bool, several: bool
     lse, marks, table = torch.zeros(256, 4), torch.zeros(17, dtype=torch.int32), torch.zeros(1, dtype=torch.int64)
     tables, blocks = (table,) * 4, (block,) * 4
     splits = {"SEVERAL": several, "STAGES": STAGES[head], "SPLIT": 32}
-    stages = {"STAGES": launches.STAGES[head]}
+    whole = splits | {"STAGES": launches.FORWARD[head].stages, "BUFFERS": launches.FORWARD[head].buffers}
+    stages = {"STAGES": launches.BACKWARD[head].stages, "BUFFERS": launches.BACKWARD[head].buffers}
     forward = (*blocks[:3], x_THD, lse, marks, marks, *tables, *NUMBERS, 0.1)
     dq = (*blocks, statistics, x_THD, marks, marks, *tables, 256, *NUMBERS, 0.1, 0.1)
     dk_dv = (*blocks, lines, x_THD, x_THD, marks, marks, *tables, *NUMBERS, 0.1, 0.1)
     kernels: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
         "forward": (attention_hopper, forward, splits),
-        "whole": (attention_hopper_whole, forward, splits),
+        "whole": (attention_hopper_whole, forward, whole),
         "dq": (attention_dq_hopper, dq, stages),
         "dk_dv": (attention_dk_dv_hopper, dk_dv, stages),
     }
