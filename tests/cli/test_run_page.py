@@ -10,8 +10,9 @@ from tests.train.small_run import small
 from typer.testing import CliRunner
 
 from samebits import trace
-from samebits.cli import app
+from samebits.cli import app, run_evidence
 from samebits.cli.run_page import render
+from samebits.contracts.store import Store
 from samebits.trace.modules import modules_as_spans
 from samebits.train.running import run
 
@@ -35,6 +36,27 @@ def test_the_page_holds_the_run(folder: Path) -> None:
     assert log[-1]["digest"] in page and "no alarm" in page and page.count("<polyline") == 4
     assert "gemm_accumulate_" in page and "layers.1.self_attn" in page and "micro_batch_size" in page
     assert len(page) < 2_000_000
+
+
+def test_the_page_says_what_the_run_rests_on(folder: Path) -> None:
+    """Orders drawn, every promise by operator and backend, the graph of contracts: of receipts as they are."""
+    page = render(folder, with_evidence=True)
+    assert "<b>chain-1</b>" in page and "<b>lanes-256</b>" in page and "chain-16" not in page, "a float32 run on a CPU"
+    assert (
+        'title="rmsnorm, batch, triton: holds">triton ' in page and 'title="attention, cache, cpu: holds">cpu ' in page
+    )
+    assert 'data-name="training_loop"' in page and 'data-name="checkpoint"' in page and 'data-name="gelu"' not in page
+    assert "could not be judged" not in page and ">stale<" not in page
+    assert "What it rests on" not in render(folder)
+
+
+def test_without_receipts_nothing_holds_on_the_page(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: a store without a receipt."""
+    monkeypatch.setattr(run_evidence, "store_of", lambda _: Store(tmp_path))
+    page = render(folder, with_evidence=True)
+    assert 'title="rmsnorm, batch, cpu: could not be judged">cpu 0<' in page and ": holds" not in page
 
 
 def test_the_page_needs_no_network(folder: Path) -> None:

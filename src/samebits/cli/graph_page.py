@@ -60,6 +60,8 @@ class Picture:
     tall: float
     alone_at: float | None
     """Where the contracts begin that rest on nothing and carry nothing."""
+    box_wide: float = WIDE
+    box_tall: float = TALL
 
 
 def render(graph: Graph) -> str:
@@ -75,19 +77,22 @@ def render(graph: Graph) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    counted = Counter(node.verdict for node in graph.nodes.values())
     picture = draw(graph)
     return environment.get_template("graph.html").render(
         picture=picture,
-        box_wide=WIDE,
-        box_tall=TALL,
         dangling=[str(each) for each in graph.dangling()],
-        counted=[(verdict, _tone(verdict), counted[verdict]) for verdict in VERDICTS],
+        counted=counted(graph),
         bound=sum(node.kind == "bound" for node in graph.nodes.values()),
         total=len(graph.nodes),
         stale=sum(node.stale for node in graph.nodes.values()),
         rows=[next(box for box in picture.boxes if box.node.name == name) for name in graph.order()],
     )
+
+
+def counted(graph: Graph) -> list[tuple[str, str, int]]:
+    """(verdict, its class on a page, how many contracts have it), the empty ones too."""
+    found = Counter(node.verdict for node in graph.nodes.values())
+    return [(verdict, tone(verdict), found[verdict]) for verdict in VERDICTS]
 
 
 def draw(graph: Graph) -> Picture:
@@ -124,14 +129,15 @@ def _box(graph: Graph, name: str, x: float, y: float) -> Box:
         x=round(x, 1),
         y=round(y, 1),
         standing=standing(node),
-        tone=_tone(node.verdict),
+        tone=tone(node.verdict),
         counts=counts if node.kind == "bound" else "",
         below=" ".join(graph.dependencies(name)),
         above=" ".join(graph.dependents(name)),
     )
 
 
-def _tone(verdict: str) -> str:
+def tone(verdict: str) -> str:
+    """The class that colours a verdict on a page."""
     return {"holds": "kept", "does not hold": "changed", "could not be judged": "unjudged"}.get(verdict, "planned")
 
 

@@ -180,7 +180,7 @@ def _pictures(orders: Orders) -> list[Picture]:
             short=digest(group.order)[:12],
             height=height(group.order),
             verdict=group.verdict,
-            drawing=_headless(svg(group.order, title=f"{orders.subject}, {_rows(group.labels)}")),
+            drawing=headless(svg(group.order, title=f"{orders.subject}, {_rows(group.labels)}")),
         )
         for group in orders.groups
         if group.order is not None
@@ -193,7 +193,7 @@ def _words(order: Order) -> str:
     return "a tree without a name" if words.startswith("(") else words
 
 
-def _headless(drawing: str) -> Markup:
+def headless(drawing: str) -> Markup:
     """A picture without its heading, which the caption says already."""
     opening = re.search(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)" width="[0-9.]+" height="[0-9.]+"', drawing)
     assert opening is not None

@@ -1,6 +1,6 @@
 """A training run as one HTML page that needs nothing else: curves, alarms, where time went, settings, digests.
 
-Knows what the run's folder holds, and computes nothing of it again."""
+Knows what the run's folder holds, and computes nothing of it again. What a run rests on is run_evidence.py's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 from markupsafe import Markup
@@ -17,6 +17,9 @@ from markupsafe import Markup
 from samebits.trace.spans import Span
 from samebits.trace.summary import Row, summary
 from samebits.train import events
+
+if TYPE_CHECKING:
+    from samebits.cli.run_evidence import Evidence
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 TRACE: Final = "trace.jsonl"
@@ -43,8 +46,8 @@ class Curve:
     last: str
 
 
-def render(folder: Path) -> str:
-    """The page of a run."""
+def render(folder: Path, *, with_evidence: bool = False) -> str:
+    """The page of a run; with what it rests on, where that is asked for: some seconds of reading receipts."""
     if not (folder / events.NAME).is_file():
         raise ValueError(f"{folder}: there is no {events.NAME}; allowed: the folder of a training run")
     log = events.read(folder)
@@ -73,7 +76,14 @@ def render(folder: Path) -> str:
         blocks=found.of("block")[:20],
         flames=_flames(spans) if spans else None,
         row=_row,
+        evidence=_evidence(of_kind["start"][-1]) if with_evidence else None,
     )
+
+
+def _evidence(start: dict[str, Any]) -> Evidence:
+    from samebits.cli.run_evidence import evidence
+
+    return evidence(start.get("settings", {}))
 
 
 def _row(row: Row) -> tuple[str, ...]:

@@ -100,21 +100,11 @@ def graph(
 
 def _graph(components: Path | None, trust: list[Path] | None, receipts: Path | None) -> Graph:
     from samebits.checker.status import standings
-    from samebits.contracts.graph import graph_of
-    from samebits.contracts.planned import planned
+    from samebits.cli.standing_graph import standing_graph
 
     known = trusted_components(components, trust)
     found = standings(known, store_of(receipts, components))
-    contracts = {name: component.contract() for name, component in known.items()}
-    waiting = {} if components is not None else {name: each.depends_on for name, each in planned().items()}
-    verdicts = {name: {each.verdict(backend) for backend in each.required} for name, each in found.items()}
-    return graph_of(
-        contracts,
-        levels={name: each.levels for name, each in found.items()},
-        stale={name for name, each in found.items() if any(each.stale(backend) for backend in each.required)},
-        failed={name for name, said in verdicts.items() if "does not hold" in said},
-        planned=waiting,
-    )
+    return standing_graph(known, found, with_planned=components is None)
 
 
 def diff(

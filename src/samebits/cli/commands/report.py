@@ -15,6 +15,12 @@ app = typer.Typer(
     help="A training run as one page; two runs beside each other.", no_args_is_help=True, rich_markup_mode="rich"
 )
 PAGE = "report.html"
+Evidence = Annotated[
+    bool,
+    typer.Option(
+        "--evidence/--no-evidence", help="Orders, promises and contracts that the run rests on: some seconds."
+    ),
+]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training run.")]
 
 
@@ -24,17 +30,18 @@ def write(
     page: Annotated[
         Path | None, typer.Option("--output", help=f"Where to; {PAGE} in the run's folder if not said.")
     ] = None,
+    evidence: Evidence = True,
 ) -> None:
-    """Write the run's page: curves, alarms, where time went, settings, digests. It needs no network.
+    """Write the run's page: curves, alarms, where time went, settings, digests, what it rests on. It needs no network.
 
     A trace.jsonl in the folder (samebits profile --output) adds kernels, blocks and a flame view."""
-    output().print(str(_written(run, page)))
+    output().print(str(_written(run, page, evidence)))
 
 
 @app.command("open")
-def open_page(run: Run) -> None:
+def open_page(run: Run, evidence: Evidence = True) -> None:
     """Write the run's page and open it in a browser."""
-    path = _written(run, None)
+    path = _written(run, None, evidence)
     output().print(str(path))
     if not webbrowser.open(path.resolve().as_uri()):
         output().print("no browser was found; open the file by hand")
@@ -43,11 +50,11 @@ def open_page(run: Run) -> None:
 app.command("diagnose")(diff)
 
 
-def _written(run: Path, page: Path | None) -> Path:
+def _written(run: Path, page: Path | None, evidence: bool) -> Path:
     from samebits.cli.run_page import render
 
     path = page or run / PAGE
-    text = render(run)
+    text = render(run, with_evidence=evidence)
     beside = path.with_name(f"{path.name}.part")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)
