@@ -112,7 +112,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -
     flags = {"HEAD": head, "GROUP": group, "CAUSAL": rule.causal, "WINDOWED": rule.window > 0}
     tables = (sequences.q_start, sequences.q_length, sequences.k_start, sequences.k_length)
     with on_device(q):
-        _fill_uncovered(out, lse, sequences.q_start, sequences.q_length, float("inf"))
+        fill_uncovered(out, lse, sequences.q_start, sequences.q_length, float("inf"))
         run(
             attention_hopper_whole,
             tiles.programs,
@@ -217,7 +217,7 @@ def _dq(
     tiles = Tiles.of(q, sequences.count * heads, sequences.longest_query, 2 * sequences.longest_key * head // group)
     flags = {"HEAD": head, "GROUP": group, "CAUSAL": rule.causal, "WINDOWED": rule.window > 0}
     factors = (rule.window, rule.exponent_factor, rule.gradient_factor)
-    _fill_uncovered(dq, dq, sequences.q_start, sequences.q_length, 0.0)
+    fill_uncovered(dq, dq, sequences.q_start, sequences.q_length, 0.0)
     run(
         attention_dq_hopper,
         tiles.programs,
@@ -256,7 +256,7 @@ def _dk_dv(
     tiles = Tiles.of(k, sequences.count * key_heads, sequences.longest_key, read)
     flags = {"HEAD": head, "GROUP": group, "CAUSAL": rule.causal, "WINDOWED": rule.window > 0}
     factors = (rule.window, rule.exponent_factor, rule.gradient_factor)
-    _fill_uncovered(dk, dv, sequences.k_start, sequences.k_length, 0.0)
+    fill_uncovered(dk, dv, sequences.k_start, sequences.k_length, 0.0)
     lines = TensorDescriptor(statistics, list(statistics.shape), [pitch, 1], [1, ROWS], _layout(1, ROWS, torch.float32))
     run(
         attention_dk_dv_hopper,
@@ -294,7 +294,7 @@ def _again(
     run(kernel, cdiv(tiles.count, MARKS), (*read, tiles.marks, *written, *tables, *rest), warps=4, stages=1, **flags)
 
 
-def _fill_uncovered(first: Tensor, second: Tensor, start: Tensor, length: Tensor, value: float) -> None:
+def fill_uncovered(first: Tensor, second: Tensor, start: Tensor, length: Tensor, value: float) -> None:
     """Zeros into the rows of no sequence, and `value` into those of the second tensor."""
     tokens = first.shape[0]
     widths = (first[0].numel(), second[0].numel()) if tokens else (0, 0)
