@@ -16,7 +16,7 @@ from samebits.contracts.loading import load_contract
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "src" / "samebits"
 LAYERS = (
-    "cli > parity > train|infer|post|bench > model > nn > parallel|sim|trace > checker > invariant > ops"
+    "cli > parity|bench > train|infer|post > model > nn > parallel|sim|trace > checker > invariant > ops"
     " > contracts > records > numerics > native"
 )
 DEPTH = {layer: number for number, step in enumerate(LAYERS.split(" > ")) for layer in step.split("|")}
