@@ -1,4 +1,4 @@
-"""What is measured: an operator on one set of sizes, the alternatives beside it, and how its bits are looked at first.
+"""What is measured: an operator or a whole model on one set of sizes, what stands beside it, how bits are looked at.
 
 A case is made when its turn comes, so that the tensors of one are gone before the next."""
 
@@ -15,7 +15,9 @@ from samebits.bench.cuda_timing import Calls
 from samebits.numerics.bits import compare
 
 Function = Callable[..., Tensor]
-Unit = Literal["TFLOP/s", "GB/s"]
+Unit = Literal["TFLOP/s", "GB/s", "tokens/s"]
+Side = Callable[[], float]
+"""One step of a whole model: first what is not timed, then the step; its seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,23 @@ class Case:
     def difference(self) -> str | None:
         alone, among = self.parts()
         found = compare(alone.detach().cpu(), among.detach().cpu())
-        return None if found is None else str(found)
+        return None if found is None else f"a part alone against the whole: {found}"
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEnd:
+    """A step of a whole model, ours and the alternatives'. Each side is made when bits have been looked at."""
+
+    ours: Callable[[], Side]
+    theirs: Mapping[str, Callable[[], Side]]
+    difference: Callable[[], str | None]
+    """What differs and may not; None where bits are equal."""
+    tokens: int
+    """Of one step."""
+    bytes_read: int | None = None
+    """By one step at least: on a GPU its speed is told as a share of what a copy of them allows."""
+    peaks: bool = False
+    """Whether each side has memory of its own, of which the most is told on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +78,7 @@ class Planned:
     model: str
     sizes: str
     size: int
-    make: Callable[[Setting], Case] = field(repr=False)
+    make: Callable[[Setting], Case | EndToEnd] = field(repr=False)
 
     def __str__(self) -> str:
         return f"{self.operator} {self.model} {self.sizes}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -76,3 +77,12 @@ def call_times(sides: Sequence[Calls], budget: float, rounds: int) -> list[list[
 
 def medians(times: Sequence[Sequence[float]]) -> list[float]:
     return [statistics.median(side) for side in times]
+
+
+@cache
+def copy_bandwidth() -> float:
+    """Bytes a second, read and written, of a large copy."""
+    source = torch.empty(2**31, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    target.copy_(source)
+    return 2 * source.numel() / statistics.median(1e-3 * milliseconds(lambda: target.copy_(source)) for _ in range(9))

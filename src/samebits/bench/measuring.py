@@ -5,17 +5,21 @@ from __future__ import annotations
 import gc
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
-from samebits.bench.cases import Case, Planned, Setting
-from samebits.bench.cuda_timing import Calls
-from samebits.bench.timing import call_seconds, kernel_seconds
+from samebits.bench.cases import Case, EndToEnd, Planned, Setting, Side
+from samebits.bench.cuda_timing import Calls, copy_bandwidth
+from samebits.bench.memory import peak_of
+from samebits.bench.timing import call_seconds, kernel_seconds, turn_seconds
+from samebits.records.report import UnjudgedError
 
 HOLDS, DIFFERS, UNJUDGED = "holds", "does not hold", "could not be judged"
+# What says that a side does not run here: sizes that it refuses, memory, a package that is not installed.
+CANNOT_RUN = (RuntimeError, MemoryError, UnjudgedError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,10 @@ class Line:
     """On a GPU: of calls made one after the other, the host's share included."""
     speed: float | None = None
     unit: str = ""
+    peak_bytes: dict[str, int] = field(default_factory=dict)
+    """Of a whole model on a GPU: the most memory that a side took."""
+    of_bandwidth: float | None = None
+    """Likewise: the time in which a copy moves what a step reads at least, over the time of the step."""
 
     @property
     def best(self) -> str | None:
@@ -57,7 +65,7 @@ class Line:
 
 
 def measured(cases: Iterable[Planned], setting: Setting, budget: float, rounds: int) -> Iterator[Line]:
-    """Each case in its turn. `budget`: seconds of one measurement of one side."""
+    """Each case in its turn. `budget`: seconds of one measurement of one side of an operator."""
     for each in cases:
         torch.manual_seed(0)
         yield _measure(each, setting, budget, rounds)
@@ -71,21 +79,50 @@ def _measure(planned: Planned, setting: Setting, budget: float, rounds: int) -> 
     try:
         case = planned.make(setting)
         difference = case.difference()
-    except (RuntimeError, MemoryError) as error:
+        if difference is not None:
+            return line(DIFFERS, detail=f"{difference}; nothing is timed")
+        found = (
+            _operator(case, setting, budget, rounds) if isinstance(case, Case) else _whole(case, setting.device, rounds)
+        )
+    except CANNOT_RUN as error:
         return line(UNJUDGED, detail=_first_line(error))
-    if difference is not None:
-        return line(DIFFERS, detail=f"a part alone against the whole: {difference}; nothing is timed")
+    return line(HOLDS, **found)
+
+
+def _operator(case: Case, setting: Setting, budget: float, rounds: int) -> dict[str, Any]:
     sides, refused = _sides(case)
-    if len(sides) == 1:
-        return line(UNJUDGED, detail=f"no alternative runs here: {refused}")
-    try:
-        calls = call_seconds(sides, budget, rounds) if setting.device.type == "cuda" else {}
-        seconds = kernel_seconds(sides, setting.device, budget, rounds) if case.captured or not calls else calls
-    except (RuntimeError, MemoryError) as error:
-        return line(UNJUDGED, detail=_first_line(error))
+    calls = call_seconds(sides, budget, rounds) if setting.device.type == "cuda" else {}
+    seconds = kernel_seconds(sides, setting.device, budget, rounds) if case.captured or not calls else calls
     scale = {"TFLOP/s": 1e12, "GB/s": 1e9}[case.unit]
     speed = case.work / seconds["samebits"] / scale
-    return line(HOLDS, detail=refused, seconds=seconds, call_seconds=calls, speed=speed, unit=case.unit)
+    return {"detail": refused, "seconds": seconds, "call_seconds": calls, "speed": speed, "unit": case.unit}
+
+
+def _whole(case: EndToEnd, device: torch.device, rounds: int) -> dict[str, Any]:
+    bandwidth = copy_bandwidth() if case.bytes_read and device.type == "cuda" else None
+    ours, peak = peak_of(case.ours, device)
+    sides: dict[str, Side] = {"samebits": ours}
+    peaks, refused = {"samebits": peak}, []
+    for name, make in case.theirs.items():
+        try:
+            sides[name], peaks[name] = peak_of(make, device)
+        except CANNOT_RUN as error:
+            refused.append(f"{name}: {_first_line(error)}")
+    _require_one_beside(sides, "; ".join(refused))
+    seconds = turn_seconds(sides, rounds)
+    return {
+        "detail": "; ".join(refused),
+        "seconds": seconds,
+        "speed": case.tokens / seconds["samebits"],
+        "unit": "tokens/s",
+        "peak_bytes": {name: peak for name, peak in peaks.items() if case.peaks and peak is not None},
+        "of_bandwidth": (case.bytes_read or 0) / bandwidth / seconds["samebits"] if bandwidth else None,
+    }
+
+
+def _require_one_beside(sides: Sized, refused: str) -> None:
+    if len(sides) == 1:
+        raise UnjudgedError(f"no alternative runs here: {refused}")
 
 
 def _sides(case: Case) -> tuple[dict[str, Calls], str]:
@@ -94,10 +131,11 @@ def _sides(case: Case) -> tuple[dict[str, Calls], str]:
     for name, calls in case.theirs.items():
         try:
             calls[0]()
-        except (RuntimeError, MemoryError) as error:
+        except CANNOT_RUN as error:
             refused.append(f"{name}: {_first_line(error)}")
         else:
             sides[name] = calls
+    _require_one_beside(sides, "; ".join(refused))
     return sides, "; ".join(refused)
 
 

@@ -1,4 +1,4 @@
-"""Which cases a run measures: operators, models, rows and tokens, with defaults that fit the device."""
+"""Which cases of operators a run measures: operators, models, rows and tokens, with defaults that fit the device."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 
 import torch
 
-from samebits.bench import attending, products, row_wise
+from samebits.bench import attending, end_to_end, products, row_wise
 from samebits.bench.cases import Planned
-from samebits.bench.shapes import MODELS, weights
+from samebits.bench.shapes import PUBLISHED, weights
 from samebits.model.config import ModelConfig
 
 POWERS: Final = tuple(2**each for each in range(15))
@@ -38,7 +38,7 @@ DEFAULTS: Final[dict[str, Defaults]] = {
     ),
     "cpu": Defaults(("smollm2-135m",), torch.float32, (1, 16, 256), (256,), ((1, 1024),)),
 }
-ALL_SIZES: Final = Defaults(tuple(MODELS), torch.bfloat16, tuple(sorted(POWERS + ODD)), (1024, 4096, 16384), DECODED)
+ALL_SIZES: Final = Defaults(tuple(PUBLISHED), torch.bfloat16, tuple(sorted(POWERS + ODD)), (1024, 4096, 16384), DECODED)
 """Hundreds of cases an operator, for a record: on a GPU."""
 
 Planner = Callable[[str, ModelConfig, "Sizes"], list[Planned]]
@@ -85,9 +85,10 @@ PLANNERS: Final[Mapping[str, Planner]] = {
 
 
 def planned(operators: Sequence[str], models: Mapping[str, ModelConfig], sizes: Sizes) -> list[Planned]:
-    """The cases, operator by operator; all operators where none is named."""
+    """The cases, operator by operator; all operators where nothing is named. What is named end to end is not one."""
     for each in operators:
-        if each not in PLANNERS:
-            raise ValueError(f"bench: no operator {each!r:.60}; allowed: {', '.join(PLANNERS)}")
+        if each not in PLANNERS and each not in end_to_end.PLANNERS:
+            allowed = ", ".join((*PLANNERS, *end_to_end.PLANNERS))
+            raise ValueError(f"bench: no operator {each!r:.60}; allowed: {allowed}")
     wanted = [PLANNERS[name] for name in PLANNERS if not operators or name in operators]
     return [case for planner in wanted for name, config in models.items() for case in planner(name, config, sizes)]

@@ -10,7 +10,7 @@ from samebits.model.config import ModelConfig
 from samebits.model.json_file import read_json
 from samebits.model.presets import PRESETS
 
-MODELS: Final[dict[str, ModelConfig]] = {
+PUBLISHED: Final[dict[str, ModelConfig]] = {
     "llama-3-8b": ModelConfig(
         vocab_size=128256,
         hidden_size=4096,
@@ -47,6 +47,8 @@ MODELS: Final[dict[str, ModelConfig]] = {
     ),
     "smollm2-135m": PRESETS["135m"],
 }
+MODELS: Final = {**PUBLISHED, **{name: PRESETS[name] for name in ("tiny", "350m")}}
+"""By name: published ones, and two of our presets that are small enough to be trained."""
 
 
 @dataclass(frozen=True, slots=True)

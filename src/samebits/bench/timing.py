@@ -1,14 +1,15 @@
-"""Both sides in turns, so that they meet the same clocks: calls on a CPU, kernels and calls on a GPU."""
+"""Both sides in turns, so that they meet the same clocks: calls on a CPU, kernels and calls on a GPU, whole steps."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
 
+from samebits.bench.cases import Side
 from samebits.bench.cuda_timing import Calls, call_times, copies, kernel_times
 
 CPU_ROTATED_BYTES: Final = 64 * 2**20
@@ -51,3 +52,23 @@ def _timed(calls: Calls, count: int) -> float:
     for number in range(count):
         calls[number % len(calls)]()
     return (time.perf_counter() - start) / count
+
+
+def seconds_of(run: Callable[[], Any], device: torch.device) -> float:
+    """Of one call as a caller sees it: on a GPU until the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def turn_seconds(sides: Mapping[str, Side], rounds: int) -> dict[str, float]:
+    """Median seconds of a step by side. Who is first changes from turn to turn."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(rounds):
+        for name in list(sides)[:: 1 if turn % 2 == 0 else -1]:
+            times[name].append(sides[name]())
+    return {name: statistics.median(each) for name, each in times.items()}

@@ -1,4 +1,4 @@
-"""`samebits bench`: the speed of operators beside the best alternative in the same run, on shapes of real models."""
+"""`samebits bench`: the speed of operators and whole models beside the best alternative in the same run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,31 @@ if TYPE_CHECKING:
     from samebits.bench.measuring import Line
 
 SCHEMA = "samebits.bench/1"
-Operators = Annotated[list[str] | None, typer.Argument(metavar="[OPERATOR]...", help="By name. Default: all.")]
+Operators = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME]...",
+        help="Operators; or end to end: training, decode, invariant. Default: all operators, nothing end to end,"
+        " which takes minutes.",
+    ),
+]
 Models = Annotated[
     list[str] | None,
-    typer.Option("--model", metavar="NAME|PATH", help="llama-3-8b, qwen3-8b, qwen3-1.7b, smollm2-135m, a config.json."),
+    typer.Option(
+        "--model",
+        metavar="NAME|PATH",
+        help="llama-3-8b, qwen3-8b, qwen3-1.7b, smollm2-135m, 350m, tiny, a config.json. Weights are random.",
+    ),
 ]
-Rows = Annotated[list[int] | None, typer.Option("--rows", help="Rows of a batch; may be given several times.", min=1)]
+Rows = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--rows", help="Rows of a batch; end to end sequences or requests. May be given several times.", min=1
+    ),
+]
 Tokens = Annotated[
-    list[int] | None, typer.Option("--tokens", help="Tokens of a sequence; may be given several times.", min=1)
+    list[int] | None,
+    typer.Option("--tokens", help="Tokens of a sequence, of decode's prompts. May be given several times.", min=1),
 ]
 
 
@@ -39,7 +56,9 @@ def bench(
     tokens: Tokens = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: the GPU, where one can be used.")] = None,
-    seconds: Annotated[float, typer.Option(help="Of one measurement of one side.", min=0.001)] = 0.05,
+    seconds: Annotated[
+        float, typer.Option(help="Of one measurement of one side; end to end it is one step.", min=0.001)
+    ] = 0.05,
     all_sizes: Annotated[bool, typer.Option("--all-sizes", help="On a GPU: every model and size; long.")] = False,
     rounds: Annotated[int, typer.Option(help="Turns of ours and theirs; a figure is their median.", min=1)] = 5,
     record: Annotated[Path | None, typer.Option(help="A JSON file to write.")] = None,
@@ -47,13 +66,17 @@ def bench(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be measured, and end.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure operators beside the best alternative: cuBLAS, cuDNN, flash attention, torch.compile, or torch on a CPU.
+    """Measure operators beside the best alternative: cuBLAS, cuDNN, flash attention, torch.compile, or torch on a CPU;
+    whole models beside transformers, compiled on a GPU.
 
     Bits come first: a part computed alone must equal the same part of the whole, or nothing is timed (exit 1).
     A ratio above 1: samebits is faster. Interrupted, it shows and records what was measured until then.
 
-    Example: [bold]samebits bench linear rmsnorm --model smollm2-135m --rows 1 --rows 64[/bold]"""
+    Example: [bold]samebits bench linear rmsnorm --model smollm2-135m --rows 1 --rows 64[/bold]
 
+    End to end: [bold]samebits bench training decode invariant[/bold]"""
+
+    from samebits.bench import end_to_end
     from samebits.bench.cases import Setting
     from samebits.bench.measuring import measured
     from samebits.bench.planning import ALL_SIZES, DEFAULTS, TOKENS_AT_ONCE, Sizes, planned
@@ -75,6 +98,8 @@ def bench(
         at_once=TOKENS_AT_ONCE if place.type == "cuda" else 1,
     )
     cases = planned(operators or [], models, sizes)
+    whole = end_to_end.DEFAULTS["all sizes" if all_sizes else place.type]
+    cases += end_to_end.planned(operators or [], whole, read_model, model or (), rows or (), tokens or ())
     setting = Setting(place, usual.dtype if dtype is None else _dtype(dtype))
     if dry_run:
         _print_plan(cases, setting, seconds * rounds, as_json)
@@ -136,14 +161,18 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _print_plan(cases: list[Planned], setting: Any, each_seconds: float, as_json: bool) -> None:
-    """Two sides and their first calls: a case takes at least twice its measurements."""
-    least = 2 * each_seconds * len(cases)
+    """Two sides and their first calls: a case of an operator takes at least twice its measurements."""
+    from samebits.bench.end_to_end import PLANNERS
+
+    whole = sum(each.operator in PLANNERS for each in cases)
+    least = 2 * each_seconds * (len(cases) - whole)
     if as_json:
         print_json({"schema": SCHEMA, "cases": [str(each) for each in cases], "least_seconds": least})
         return
     for each in cases:
         output().print(str(each))
-    output().print(f"{len(cases)} cases on {setting.device}, at least {least:.0f} s")
+    beside = f", without the {whole} end to end" if whole else ""
+    output().print(f"{len(cases)} cases on {setting.device}, at least {least:.0f} s{beside}")
 
 
 def _document(lines: list[Line], setting: Any) -> dict[str, Any]:
@@ -175,15 +204,19 @@ def _print_table(lines: list[Line], document: dict[str, Any]) -> None:
         table.add_column(name, no_wrap=True)
     for name in ("ours", "speed", "best other", "ratio", "by calls"):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
     for each in lines:
         if each.ratio is None or each.best is None:
-            table.add_row(each.operator, each.model, each.sizes, each.bits, each.detail)
+            table.add_row(each.operator, each.model, each.sizes, each.bits)
             continue
         ours, beside = (f"{each.seconds[name] * 1e3:.3f} ms" for name in ("samebits", each.best))
         calls = "" if each.call_ratio is None else f"{each.call_ratio:.2f}"
         row = (ours, _speed(each), f"{each.best} {beside}", f"{each.ratio:.2f}", calls)
-        table.add_row(each.operator, each.model, each.sizes, *row)
+        table.add_row(each.operator, each.model, each.sizes, *row, _beside(each))
     output().print(table)
+    for each in lines:
+        if each.detail:
+            output().print(f"{each.operator} {each.model} {each.sizes}: {each.bits}: {each.detail}", soft_wrap=True)
     for found in document["summaries"]:
         by_calls = "" if found["call_mean"] is None else f"; by calls {found['call_mean']:.2f}"
         mean = f"geometric mean {found['mean']:.2f} over {found['cases']} cases"
@@ -195,6 +228,15 @@ def _print_table(lines: list[Line], document: dict[str, Any]) -> None:
         output().print(f"interrupted: {len(lines)} of {document['planned']} cases were measured")
     if document["load"] > document["cores"] / 2:
         output().print(f"other programs kept {document['load']:.1f} of {document['cores']} cores busy: measure again")
+
+
+def _beside(line: Line) -> str:
+    """What a GPU's line of a whole model says beside its time."""
+    told = [f"{line.of_bandwidth:.2f} of a copy's bandwidth"] if line.of_bandwidth is not None else []
+    if line.peak_bytes and line.best in line.peak_bytes:
+        ours, theirs = (line.peak_bytes[name] / 1e9 for name in ("samebits", line.best))
+        told.append(f"{ours:.1f} GB, {line.best} {theirs:.1f} GB")
+    return "; ".join(told)
 
 
 def _speed(line: Line) -> str:
