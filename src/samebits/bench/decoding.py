@@ -147,7 +147,8 @@ class TransformersDecoding:
         self.place += 1
 
     def _draw(self, found: Any) -> None:
-        self.past, self.token = found.past_key_values, found.logits[:, -1:].argmax(-1)
+        self.past = found.past_key_values if self.cache is None else self.cache
+        self.token = found.logits[:, -1:].argmax(-1)
         self.token.tolist()
 
 

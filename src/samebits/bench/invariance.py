@@ -50,30 +50,44 @@ def planned(name: str, config: ModelConfig, sequences: int, tokens: int) -> list
 
 def side(model: Any, batches: list[Tensor], around: Around, backward: bool) -> Side:
     turns = cycle(batches)
-    return lambda: pass_seconds(model, next(turns), around)[int(backward)]
+
+    def forward_alone() -> float:
+        with around():
+            return _forward(model, next(turns))[0]
+
+    return (lambda: pass_seconds(model, next(turns), around)[1]) if backward else forward_alone
 
 
 def pass_seconds(model: Any, ids: Tensor, around: Around) -> tuple[float, float]:
     """(forward with the loss, backward)."""
     model.zero_grad()
-    losses: list[Tensor] = []
     with around():
-        forward = seconds_of(lambda: losses.append(model(input_ids=ids, labels=ids, use_cache=False).loss), ids.device)
-        backward = seconds_of(losses[0].backward, ids.device)
-    return forward, backward
+        seconds, loss = _forward(model, ids)
+        return seconds, seconds_of(lambda: torch.autograd.backward(loss), ids.device)
+
+
+def _forward(model: Any, ids: Tensor) -> tuple[float, Tensor]:
+    losses: list[Tensor] = []
+    seconds = seconds_of(lambda: losses.append(model(input_ids=ids, labels=ids, use_cache=False).loss), ids.device)
+    return seconds, losses[0]
 
 
 def logits_difference(model: Any, ids: Tensor) -> str | None:
-    """Where the last sequence has other logits alone than in the batch, inside the mode."""
-    with invariant_mode(), torch.no_grad():
+    with invariant_mode():
+        return row_difference(model, ids)
+
+
+def row_difference(model: Any, ids: Tensor) -> str | None:
+    """Where the last sequence has other logits alone than in the batch; in the mode or not, as the caller is."""
+    with torch.no_grad():
         together, alone = (model(input_ids=each, use_cache=False).logits for each in (ids, ids[-1:]))
     return _told("logits", alone, together[-1:])
 
 
 def gradient_difference(model: Any, ids: Tensor) -> str | None:
-    """Where the last sequence has another gradient of its embedded tokens."""
+    """Where the last sequence has another gradient of its embedded tokens, inside the mode."""
     embedded = model.get_input_embeddings()(ids).detach()
-    upstream = torch.randn(*ids.shape, model.config.vocab_size, device=ids.device).to(embedded.dtype)
+    upstream = torch.randn(*ids.shape, model.config.vocab_size, device=ids.device, dtype=embedded.dtype)
 
     def gradient(rows: slice) -> Tensor:
         inputs = embedded[rows].clone().requires_grad_()
