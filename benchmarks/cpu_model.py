@@ -1,8 +1,9 @@
 """Speed of whole models on the CPU as ratios to stock torch and transformers: `benchmarks/cpu_model.py [--record]`.
 
 Two threads, both sides in turns in one run. Training: one update of the tiny preset, against the same model on torch's
-operators, optimizer and clipping. Decoding: the engine on SmolLM2-135M, sampling and logprobs included, against
-transformers' forward pass with its own cache and an argmax. Throughput: sixteen requests at once against one by one."""
+operators, optimizer and clipping. Decoding: the sides of `samebits bench decode` on SmolLM2-135M's own weights, the
+engine's draws and logprobs included, against transformers' forward pass with its own cache and an argmax. Throughput:
+sixteen requests at once against one by one."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from provenance import cpu_results, processor, provenance
 from torch import Tensor
 
 from samebits import native
+from samebits.bench.decoding import EngineDecoding, TransformersDecoding, random_prompts
 from samebits.checker.model_loading import load_model
 from samebits.infer.engine import Engine
 from samebits.infer.request import Request, Sampling
@@ -35,7 +37,7 @@ from samebits.train.lanes import Cut, backward
 RESULTS = cpu_results("cpu_model.json")
 TURNS = 9
 SEQUENCES, LENGTH = 8, 256
-PROMPT, ANSWER, STEPS = 64, 48, 12
+PROMPT, ANSWER = 64, 48
 Side = Callable[[], float]
 
 
@@ -94,29 +96,11 @@ def training() -> dict[str, Any]:
 
 def decoding(requests: int, model: Model, stock: Any) -> dict[str, Any]:
     """Steps after a prompt, of so many requests at once."""
-    vocabulary = model.config.vocab_size
-    engine = Engine(model, pages=requests * 24, batch_tokens=2048)
-    prompts = torch.randint(0, vocabulary, (requests, PROMPT))
-    length = STEPS * (TURNS + 2)
-    for prompt in prompts.tolist():
-        engine.submit(Request(prompt=tuple(prompt), max_tokens=length, sampling=Sampling(temperature=0.0)))
-    engine.step()
-    with torch.no_grad():
-        out = stock(prompts, use_cache=True, logits_to_keep=1)
-    state = {"past": out.past_key_values, "ids": out.logits[:, -1].argmax(-1, keepdim=True)}
-
-    def theirs() -> float:
-        def run() -> None:
-            with torch.no_grad():
-                for _ in range(STEPS):
-                    found = stock(state["ids"], past_key_values=state["past"], use_cache=True)
-                    state["past"], state["ids"] = found.past_key_values, found.logits[:, -1].argmax(-1, keepdim=True)
-
-        return _timed(run)
-
-    left, right, ratio = turns(theirs, lambda: _timed(lambda: [engine.step() for _ in range(STEPS)]))
-    tokens = requests * STEPS
-    return _row("decode smollm2", f"batch {requests}", tokens / left, tokens / right, ratio, 1.0)
+    prompts = random_prompts(model.config, requests, PROMPT)
+    ours, theirs = EngineDecoding(model, prompts), TransformersDecoding(stock, torch.tensor(prompts))
+    theirs(), ours()
+    left, right, ratio = turns(theirs, ours)
+    return _row("decode smollm2", f"batch {requests}", requests / left, requests / right, ratio, 1.0)
 
 
 def throughput(model: Model) -> dict[str, Any]:

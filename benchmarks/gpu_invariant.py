@@ -2,10 +2,10 @@
 
     PYTHONPATH=src python benchmarks/gpu_invariant.py --output benchmarks/results/h200_invariant.json
 
-Bits first: the logits of one sequence alone and in the batch. Then milliseconds of a forward and a backward pass, all
-forms in turns, medians. "host_ms" says what the host takes where nothing waits for the device, "profile" which kernels
-a pass in the mode spends its time in. Without a GPU nothing is judged, exit 3; `--size tiny --device cpu` runs
-anywhere, to see what the script does."""
+The passes of `samebits bench invariant`, in one form more. Bits first: the logits of one sequence alone and in the
+batch. Then milliseconds of a forward and a backward pass, all forms in turns, medians. "host_ms" says what the host
+takes where nothing waits for the device, "profile" which kernels a pass in the mode spends its time in. Without a GPU
+nothing is judged, exit 3; `--size tiny --device cpu` runs anywhere, to see what the script does."""
 
 from __future__ import annotations
 
@@ -23,79 +23,35 @@ from typing import Any
 import torch
 import transformers
 from provenance import processor, provenance
-from torch import Tensor, nn
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from torch import Tensor
 
+from samebits.bench.cases import Setting
+from samebits.bench.invariance import pass_seconds, row_difference
+from samebits.bench.shapes import read_model
+from samebits.bench.stock_model import random_weights, transformers_model
 from samebits.invariant import invariant_mode
 from samebits.invariant.transformers import register
-from samebits.numerics.bits import same_bits
 
 COULD_NOT_BE_JUDGED = 3
-SIZES: dict[str, dict[str, int]] = {
-    "1.7b": {
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 151936,
-    },
-    "tiny": {
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "vocab_size": 256,
-    },
-}
+MODELS = {"1.7b": "qwen3-1.7b", "tiny": "tiny"}
 # Name, attention that the model is made with, what is around the pass.
 FORMS: dict[str, tuple[str, Callable[[], AbstractContextManager[Any]]]] = {
     "outside": ("sdpa", nullcontext),
     "inside": ("sdpa", invariant_mode),
     "inside, attn_implementation=samebits": ("samebits", invariant_mode),
 }
-ROW = 3
 
 
-def model_of(size: str, device: str) -> nn.Module:
-    """Random weights: time does not depend on them."""
-    torch.manual_seed(1)
-    with torch.device(device):
-        model = Qwen3ForCausalLM(Qwen3Config(**SIZES[size], tie_word_embeddings=True, use_cache=False))
-    return model.to(torch.bfloat16).eval()
+def model_of(size: str, device: str) -> tuple[Any, int]:
+    """With random weights, which time does not depend on, and its vocab_size."""
+    _, config = read_model(MODELS[size])
+    setting = Setting(torch.device(device), torch.bfloat16)
+    model = transformers_model(config, random_weights(config, setting))
+    model.config.use_cache = False
+    return model, config.vocab_size
 
 
-def keeps_a_row(model: nn.Module, ids: Tensor) -> bool:
-    """Whether a sequence has the same logits alone and in the batch."""
-    with torch.no_grad():
-        together, alone = (model(input_ids=each).logits for each in (ids, ids[ROW : ROW + 1]))
-    return same_bits(together[ROW], alone[0])
-
-
-def seconds_of(model: nn.Module, ids: Tensor) -> tuple[float, float]:
-    """(forward, backward) of the loss of every next token."""
-    model.zero_grad()
-    now = _now(ids)
-    started = now()
-    loss = model(input_ids=ids, labels=ids).loss
-    between = now()
-    loss.backward()
-    return between - started, now() - between
-
-
-def _now(ids: Tensor) -> Callable[[], float]:
-    def now() -> float:
-        if ids.is_cuda:
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    return now
-
-
-def measured(model: nn.Module, ids: Tensor, repeats: int) -> list[dict[str, Any]]:
+def measured(model: Any, ids: Tensor, repeats: int) -> list[dict[str, Any]]:
     """Every form: its bits, then all of them in turns."""
     found: dict[str, dict[str, Any]] = {}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in FORMS}
@@ -104,8 +60,8 @@ def measured(model: nn.Module, ids: Tensor, repeats: int) -> list[dict[str, Any]
             model.set_attn_implementation(attention)
             with around():
                 if not turn:
-                    found[name] = {"form": name, "row_alone_has_its_bits": keeps_a_row(model, ids)}
-                pair = seconds_of(model, ids)
+                    found[name] = {"form": name, "row_alone_has_its_bits": row_difference(model, ids) is None}
+            pair = pass_seconds(model, ids, around)
             if turn:
                 times[name].append(pair)
     stock = [statistics.median(column) for column in zip(*times["outside"], strict=True)]
@@ -119,19 +75,18 @@ def measured(model: nn.Module, ids: Tensor, repeats: int) -> list[dict[str, Any]
     return list(found.values())
 
 
-def host_ms(model: nn.Module, ids: Tensor, form: str) -> tuple[float, float]:
+def host_ms(model: Any, ids: Tensor, form: str) -> tuple[float, float]:
     """(forward, backward) of the host alone: so short a text that the device is done before the next kernel comes."""
     attention, around = FORMS[form]
     model.set_attn_implementation(attention)
     short, times = ids[:1, :8], []
     for _ in range(5):
-        with around():
-            times.append(seconds_of(model, short))
+        times.append(pass_seconds(model, short, around))
     forward, backward = (statistics.median(column) for column in zip(*times, strict=True))
     return round(forward * 1e3, 2), round(backward * 1e3, 2)
 
 
-def profile(model: nn.Module, ids: Tensor, attention: str, most: int = 12) -> dict[str, Any]:
+def profile(model: Any, ids: Tensor, attention: str, most: int = 12) -> dict[str, Any]:
     """Milliseconds of a forward pass in the mode by kernel, and of the host, which waits for nothing."""
     model.set_attn_implementation(attention)
     activities = [torch.profiler.ProfilerActivity.CUDA]
@@ -152,7 +107,7 @@ def profile(model: nn.Module, ids: Tensor, attention: str, most: int = 12) -> di
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--size", choices=SIZES, default="1.7b")
+    parser.add_argument("--size", choices=MODELS, default="1.7b")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=1024)
@@ -163,8 +118,8 @@ def main() -> int:
         print("gpu_invariant: there is no GPU; could not be judged", file=sys.stderr)
         return COULD_NOT_BE_JUDGED
     register()
-    model = model_of(options.size, options.device)
-    ids = torch.randint(SIZES[options.size]["vocab_size"], (options.batch, options.tokens), device=options.device)
+    model, words = model_of(options.size, options.device)
+    ids = torch.randint(words, (options.batch, options.tokens), device=options.device)
     record = provenance(__file__, torch.cuda.get_device_name() if on_gpu else processor())
     record |= {"torch": torch.__version__, "transformers": transformers.__version__}
     if on_gpu:
