@@ -86,6 +86,7 @@ COVERED: dict[str, Run | Elsewhere] = {
     "samebits bench linear --model smollm2-135m": BENCH,
     "samebits bench linear rmsnorm --model smollm2-135m --rows 1 --rows 64": BENCH,
     "samebits bench --dry-run": Run(),
+    "samebits bench training decode invariant": Elsewhere("tests/bench/test_end_to_end.py::test_table_record_and_plot"),
     "samebits bench swiglu --rows 16 --record ratios.json --plot ratios.svg": Run(
         smaller=("--seconds", "0.001", "--rounds", "1")
     ),
