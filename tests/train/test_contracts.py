@@ -36,6 +36,7 @@ def test_the_components_are_those_that_were_meant() -> None:
         "gradflow_50m",
         "hyperparams",
         "kernel_sizes",
+        "launch_indices",
         "observability",
         "run_log",
         "settled",

@@ -1,0 +1,68 @@
+"""Which loads and stores of Triton's kernels z3 can put outside their buffers: all sizes at once, on the CPU.
+
+The kernels' own sources are run, on numbers without values; what a launch hands over is stated in launches_*.py and
+trusted. What goes through descriptors is kept inside by the hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from samebits.train.contracts.launch_indices import (
+    launches_elements,
+    launches_grouped,
+    launches_products,
+    launches_rows,
+    launches_torch,
+)
+from samebits.train.contracts.launch_indices.deciding import Launch, shown
+from samebits.train.contracts.launch_indices.reference import kernels
+
+LAUNCHES: Final[Mapping[str, Launch]] = MappingProxyType(
+    {
+        **launches_elements.KERNELS,
+        **launches_rows.KERNELS,
+        **launches_products.KERNELS,
+        **launches_grouped.KERNELS,
+        **launches_torch.KERNELS,
+    }
+)
+_PRODUCTS: Final = "z3 gives no answer in two minutes: its addresses are products of three and four sizes"
+UNDECIDED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "attention_forward": _PRODUCTS,
+        "attention_merge": _PRODUCTS,
+        "attention_delta": _PRODUCTS,
+        "attention_dq": _PRODUCTS,
+        "attention_dk_dv": _PRODUCTS,
+        "attention_hopper": "its warps hand each other the number of a tile through shared memory",
+        "function_elements": "it tries elementary functions, and lies in a layer above this one",
+        "twice_plus_one": "the tracer of kernels tries itself with it, and launches it nowhere else",
+        "philox_blocks": "it tries elementary functions, and lies in a layer above this one",
+    }
+)
+"""Kernels of which nothing is shown here, and why."""
+
+
+def asked() -> list[str]:
+    """Every kernel in the sources of which something is to be shown."""
+    return [name for name in kernels() if name not in UNDECIDED]
+
+
+def beyond(parts: Tensor, *, launches: Mapping[str, Launch] = LAUNCHES) -> Tensor:
+    """(parts, 3), the kernels dealt out to the parts: kernels that no launch describes, accesses that can leave their
+    buffers, buffers that could be one element shorter than a launch says."""
+    found = torch.zeros(len(parts), 3, dtype=torch.int64)
+    for number, name in enumerate(asked()):
+        line = found[number % len(parts)]
+        if name not in launches:
+            line[0] += 1
+            continue
+        said = shown(launches[name])
+        line[1] += len(said.outside)
+        line[2] += len(said.untouched)
+    return found
