@@ -38,6 +38,7 @@ def test_the_components_are_those_that_were_meant() -> None:
         "kernel_sizes",
         "launch_indices",
         "observability",
+        "product_sizes",
         "run_log",
         "settled",
         "stream_sync",
