@@ -1,4 +1,4 @@
-"""What training promises on a device alone: copies, late streams, the host's losses; every planted fault is caught.
+"""What training promises on a device alone: copies, sums, settings, late streams; every planted fault is caught.
 
 A hundred steps of 350 million weights are two minutes, and left to `samebits contract prove train_stable_350m`."""
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 COMPONENTS = components_of(samebits.train.contracts)
 JUDGEMENTS = [
     each
-    for name in ("stream_sync", "training_gpu")
+    for name in ("accumulation_gpu", "settled_gpu", "stream_sync", "training_gpu")
     for each in plan_component(COMPONENTS[name], backend="triton").judgements
 ]
 

@@ -22,6 +22,7 @@ def test_an_obligation_holds_and_its_faults_are_caught(judgement: Judgement) -> 
 def test_the_components_are_those_that_were_meant() -> None:
     """A folder that lost its contract would no longer be judged, and nobody would notice."""
     assert set(COMPONENTS) == {
+        "accumulation_gpu",
         "buf_size",
         "checkpoint",
         "data_parallel",
@@ -41,6 +42,7 @@ def test_the_components_are_those_that_were_meant() -> None:
         "product_sizes",
         "run_log",
         "settled",
+        "settled_gpu",
         "stream_sync",
         "teacher_logits",
         "train_stable",
