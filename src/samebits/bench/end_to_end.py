@@ -33,7 +33,7 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Usual]]] = {
     "cpu": {
         "training": Usual(("tiny",), (8,), (256,)),
         "decode": Usual(("smollm2-135m",), (1, 16), (64,)),
-        "invariant": Usual(("smollm2-135m",), (2,), (64,)),
+        "invariant": Usual(("smollm2-135m",), (2,), (16,)),
     },
     "cuda": {
         "training": Usual(("350m",), (16,), (1024,)),
