@@ -18,7 +18,6 @@ from torch import Tensor
 
 from samebits.records.shipped import PACKAGE
 
-OPERATORS: Final = ("matmul", "grouped_matmul", "logprob")
 AXES: Final = {"m": "M", "rows": "M", "n": "N", "columns": "N", "k": "K", "depth": "K", "v": "V", "vocabulary": "V"} | {
     "t": "T",
     "e": "E",
@@ -51,8 +50,11 @@ def _known(names: Iterator[str] | list[str]) -> tuple[str, ...]:
 def _declared_in_cpp(folder: Path) -> dict[str, tuple[str, ...]]:
     """Sizes that functions of the library take."""
     text = (folder / "cpu_kernel.cpp").read_text()
-    listed = ((name, [each.split()[-1] for each in inside.split(",")]) for name, inside in _DECLARED.findall(text))
-    return {name: _known([each for each in names if not each.startswith("*")]) for name, names in listed}
+    listed = (
+        (name, [each.split() for each in inside.split(",") if "*" not in each])
+        for name, inside in _DECLARED.findall(text)
+    )
+    return {name: _known([words[-1] for words in each]) for name, each in listed}
 
 
 @cache
@@ -129,10 +131,13 @@ def _laid_out(value: ast.expr, tuples: dict[str, ast.Tuple]) -> ast.expr:
 
 
 def sites(edit: Callable[[str, str], str] = lambda place, text: text) -> list[Site]:
-    """Every call of a product's kernel. `edit` is handed each file's place and text."""
+    """Every call of kernels of operators that multiply over a depth. `edit` is handed each file's place and text."""
     found: list[Site] = []
-    for folder in (PACKAGE / "ops" / name for name in OPERATORS):
-        declared = _declared_in_cpp(folder) | _declared_in_triton(folder)
+    for folder in (file.parent for file in sorted(PACKAGE.glob("ops/*/cpu_kernel.cpp"))):
+        library = _declared_in_cpp(folder)
+        if not any("K" in sizes for sizes in library.values()):
+            continue
+        declared = library | _declared_in_triton(folder)
         for file in sorted(folder.glob("*.py")):
             place = f"{folder.name}/{file.name}"
             tree = ast.parse(edit(place, file.read_text()))

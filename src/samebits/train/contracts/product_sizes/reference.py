@@ -10,8 +10,8 @@ from torch import Tensor
 
 from samebits.records.shipped import PACKAGE
 
-OPERATORS: Final = ("matmul", "grouped_matmul", "logprob")
 BACKENDS: Final = ("cpu", "triton")
+_DEPTH: Final = re.compile(r"SAMEBITS_EXPORT[^{]*int64_t (?:k|depth)[,)]")
 _CALL: Final = re.compile(r"(?<![\w.])run\(\s*[\"\w]")
 
 
@@ -19,9 +19,10 @@ def in_place64(parts: Tensor) -> Tensor:
     """(parts, 2): calls, dealt out one by one, and 0."""
     files = [
         file
-        for operator in OPERATORS
+        for library in (PACKAGE / "ops").glob("*/cpu_kernel.cpp")
+        if _DEPTH.search(library.read_text())
         for backend in BACKENDS
-        for file in (PACKAGE / "ops" / operator).glob(f"{backend}_*.py")
+        for file in library.parent.glob(f"{backend}_*.py")
     ]
     count = sum(len(_CALL.findall(file.read_text())) for file in files)
     calls = [len(range(part, count, len(parts))) for part in range(len(parts))]
