@@ -81,7 +81,7 @@ def _text(terms: Sequence[Any]) -> str:
 
 def _asked(z3: Any, terms: Sequence[Any]) -> tuple[str, str]:
     """(answer, the sizes of a counterexample)."""
-    solver = z3.Solver()
+    solver = z3.Solver(ctx=terms[0].ctx)
     solver.set("timeout", TIMEOUT_SECONDS * 1000)
     solver.add(*terms)
     answer = str(solver.check())
@@ -98,10 +98,11 @@ def _asked(z3: Any, terms: Sequence[Any]) -> tuple[str, str]:
 def shown(launch: Launch) -> Shown:
     """Every access of a launch, on every way through its kernel, decided for all sizes."""
     z3 = solver_module()
+    context = z3.Context()
     cone = Cone(z3)
     accesses: dict[str, Access] = {}
     ends: dict[str, list[Access]] = {}
-    for access in (each for way in ways(launch) for each in way):
+    for access in (each for way in ways(launch, context) for each in way):
         text = _text([_wrong(z3, access), *cone.of(_wrong(z3, access), access.known)])
         if text not in accesses:
             accesses[text] = access

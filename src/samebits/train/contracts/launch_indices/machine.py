@@ -59,6 +59,8 @@ class Machine:
     """What is known of device functions that are not looked into, by the same names: called with the machine first."""
     changed: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """What becomes of arguments, or of the program, before they are handed over: planted faults."""
+    context: Any
+    """Of z3: whatever a run makes is in one of its own, for others may be at work in z3's own."""
     z3: Any = field(default_factory=solver_module)
     accesses: list[Access] = field(default_factory=list)
     path: list[Any] = field(default_factory=list)
@@ -78,20 +80,20 @@ class Machine:
         return term
 
     def term(self, value: Any) -> Any:
-        return value.term if isinstance(value, Number) else self.z3.IntVal(int(value))
+        return value.term if isinstance(value, Number) else self.z3.IntVal(int(value), self.context)
 
     def flag_term(self, value: Any) -> Any:
-        return value.term if isinstance(value, Flag) else self.z3.BoolVal(bool(value))
+        return value.term if isinstance(value, Flag) else self.z3.BoolVal(bool(value), self.context)
 
     def unknown(self, least: Any = None, below: Any = None, bits: int = 32, name: str = "") -> Number:
         self.unknowns += 1
-        found = Number(self, self.z3.Int(name or f"unknown_{self.unknowns}"), bits)
+        found = Number(self, self.z3.Int(name or f"unknown_{self.unknowns}", self.context), bits)
         self.assume(*([found >= least] if least is not None else []), *([found < below] if below is not None else []))
         return found
 
     def unknown_flag(self) -> Flag:
         self.unknowns += 1
-        return Flag(self, self.z3.Bool(f"unknown_{self.unknowns}"), {})
+        return Flag(self, self.z3.Bool(f"unknown_{self.unknowns}", self.context), {})
 
     def assume(self, *flags: Flag) -> None:
         self.facts += [each.term for each in flags]
@@ -259,7 +261,7 @@ class Machine:
                 known=(*self.facts, *self.path),
                 mask=self.flag_term(mask),
                 inside=z3.And(offset.term >= 0, offset.term < length, *offset.needs.values()),
-                sound=z3.And(*needs_of(mask).values()),
+                sound=z3.And(self.flag_term(True), *needs_of(mask).values()),
                 last=offset.term == length - 1,
             )
         )
@@ -267,7 +269,7 @@ class Machine:
     def _must(self, where: str, *conditions: Any) -> None:
         """What has to be so, whether or not memory is touched."""
         z3 = self.z3
-        known, yes, sound = (*self.facts, *self.path), z3.BoolVal(True), z3.And(*conditions)
+        known, yes, sound = (*self.facts, *self.path), self.flag_term(True), z3.And(*conditions)
         self.accesses.append(Access(where=where, buffer="", known=known, mask=yes, inside=yes, sound=sound, last=yes))
 
 
@@ -281,11 +283,11 @@ class _Late:
         return self.machine.function(self.found)(*arguments, **named)
 
 
-def ways(launch: Callable[[Machine], None]) -> Iterator[list[Access]]:
+def ways(launch: Callable[[Machine], None], context: Any) -> Iterator[list[Access]]:
     """Every way through a launch and its kernel: the accesses on it."""
     waiting: list[list[bool]] = [[]]
     while waiting:
-        machine = Machine(decisions=waiting.pop())
+        machine = Machine(decisions=waiting.pop(), context=context)
         known = len(machine.decisions)
         launch(machine)
         yield machine.accesses
