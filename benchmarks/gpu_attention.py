@@ -91,6 +91,7 @@ def differing() -> list[str]:
         rule = Rule(causal=causal, window=window, scale=head**-0.5, softcap=0.0)
         theirs = triton_kernel.forward(q, k, v, sequences, rule, launch=PLAIN)
         expected = (*theirs, *triton_backward.backward(do, q, k, v, *theirs, sequences, rule))
+        assert launches.takes_gradient(do, q, k, v, sequences, rule)
         ours = launches.forward(q, k, v, sequences, rule)
         given = (*ours, *launches.backward(do, q, k, v, *theirs, sequences, rule))
         names = ("out", "lse", "dq", "dk", "dv")

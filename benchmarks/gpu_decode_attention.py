@@ -75,6 +75,7 @@ def differing() -> list[str]:
             v[rows // 2, 0, 1], v[rows - 1], k[rows // 3, 0, 0] = float("nan"), float("inf"), float("-inf")
         rule = Rule(causal=causal, window=window, scale=head**-0.5, softcap=softcap)
         expected = triton_kernel.forward(q, k, v, sequences, rule)
+        assert launches.takes(q, k, v, sequences, rule)
         given = launches.forward(q, k, v, sequences, rule)
         for name, left, right in zip(("out", "lse"), given, expected, strict=True):
             parting = compare(left.cpu(), right.cpu())

@@ -16,6 +16,7 @@ from samebits.ops._triton.launch import run
 from samebits.ops._triton.sizes import cdiv, next_power_of_2
 from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, WEIGHT_LANES, Rule, Sequences
 from samebits.ops.attention.triton_blocks import aligned
+from samebits.ops.attention.triton_kernel import STATES_AT_ONCE
 from samebits.ops.attention.triton_merge import attention_merge
 
 ROWS = 16
@@ -23,7 +24,6 @@ NARROW = 16
 """The fewest columns of values that a program sums: the width of a line of 32 bytes."""
 STAGES = 5
 """Blocks of values on their way."""
-STATES_AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from hopper_attention.careful import attention_dk_dv_marked, attention_dq_marked
+from hopper_attention.careful import MARKS, attention_dk_dv_marked, attention_dq_marked
 from hopper_attention.dk_dv import attention_dk_dv_hopper
 from hopper_attention.dq import attention_dq_hopper
 from hopper_attention.forward import attention_hopper_whole
@@ -29,9 +29,6 @@ from samebits.ops.attention.triton_forward import attention_forward
 
 ROWS = 64
 """Of a group of warps, and of a mark; a tile has two groups, and a block as many."""
-TILES = 192
-"""Tiles from which on a forward pass gains more than what it costs to look for marks afterwards."""
-MARKS = 8
 COVERED_ROWS = 64
 _ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
 
@@ -93,11 +90,6 @@ def takes(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -> 
 def takes_gradient(do: Tensor, q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -> bool:
     """Whether the kernels of the backward pass can do what is asked."""
     return takes(q, k, v, sequences, rule) and describable(do)
-
-
-def is_worth_it(sequences: Sequences, heads: int) -> bool:
-    """Whether there are tiles enough that the forward kernel is the quicker one."""
-    return sequences.count * heads * cdiv(sequences.longest_query, 2 * ROWS) >= TILES
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -> tuple[Tensor, Tensor]:
@@ -291,7 +283,14 @@ def _again(
     """Marked tiles once more, with care."""
     strides = [x.stride(0) for x in read[:4]]
     rest = (*strides, pitch, heads, tiles.count, 2 * tiles.of_line, *factors)
-    run(kernel, cdiv(tiles.count, MARKS), (*read, tiles.marks, *written, *tables, *rest), warps=4, stages=1, **flags)
+    run(
+        kernel,
+        cdiv(tiles.count, MARKS.value),
+        (*read, tiles.marks, *written, *tables, *rest),
+        warps=4,
+        stages=1,
+        **flags,
+    )
 
 
 def fill_uncovered(first: Tensor, second: Tensor, start: Tensor, length: Tensor, value: float) -> None:

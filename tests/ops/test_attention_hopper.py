@@ -57,7 +57,7 @@ def test_its_products_overlap_and_nothing_is_contracted(
     assert "serialized" not in said, said
     assert "serialized" in found["said_of_spoiled"]
     spilled = re.search(r"(\d+) bytes spill stores", said)
-    # The sums of dK and dV are 128 numbers a thread; what is spilled lies outside of its loop.
+    # The sums of dK and dV are 128 numbers a thread; what is spilled is outside of its loop.
     assert spilled is not None and int(spilled[1]) < (400 if kernel == "dk_dv" else 100), said
     # Scores in steps of 16 along the head, values in steps of 16 keys, each onto what was there: the declared chain.
     assert set(re.findall(r"wgmma\.mma_async\S+", ptx)) == {

@@ -5,8 +5,6 @@ benchmarks/gpu_attention.py compares both again."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ Results = tuple[torch.Tensor, ...]
 
 
 @pytest.fixture(autouse=True)
-def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The launches, with two blocks a split and two programs."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     from hopper_attention import launches
@@ -39,8 +37,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for module in (triton_hopper, triton_kernel, launches):
         monkeypatch.setattr(module, "SPLIT_KEYS", 2 * BLOCK_KEYS)
     monkeypatch.setattr(launches, "multiprocessors", lambda device: 2)
-    yield launches
-    assert BENCHMARKS in sys.path
+    return launches
 
 
 def rule_of(causal: bool, window: int, head: int) -> Rule:

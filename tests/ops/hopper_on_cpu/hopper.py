@@ -184,7 +184,10 @@ class Copies:
         strand, coordinates = self.machine.strand, [int(each) for each in coord]
         access = strand.program.access("a copy from shared memory", asynchronous=True)
         src.allocation.touch(access, src.region, writes=False, by_threads=False)
-        finish = lambda: tensor_desc.write(coordinates, src.data)  # noqa: E731
+
+        def finish() -> None:
+            tensor_desc.write(coordinates, src.data)
+
         self.machine.begin(Operation(finish, access, strand.stores))
 
     def store_wait(self, pendings: int) -> None:
