@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
+from attention_cases import all_differing, sequences_of
 from hopper_attention import launches
 from provenance import provenance
 from torch import Tensor
@@ -27,7 +28,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from samebits.bench.cuda_timing import call_times, kernel_times, medians
 from samebits.numerics.bits import compare
 from samebits.ops.attention import triton_backward, triton_kernel
-from samebits.ops.attention.forms import Rule, Sequences
+from samebits.ops.attention.forms import Rule
 from samebits.ops.attention.triton_kernel import Launch
 
 # Queries and keys of each sequence, and rows behind the last that belong to none.
@@ -40,6 +41,9 @@ PACKS = (
     ((200, 64), (100, 0), 70),
 )
 MASKS = ((True, 0), (False, 0), (True, 100), (False, 70))
+PARTS = ("forward", "backward")
+FORMS = ((128, torch.bfloat16), (64, torch.float16))
+GROUPS = (2, 1)
 # Head, query heads, key heads, sequences, tokens, causal.
 SPEEDS = (
     (128, 32, 32, 4, 4096, True),
@@ -59,29 +63,13 @@ SPEEDS = (
 )
 TARGETS = {"forward": 0.95, "backward": 0.9}
 PLAIN = Launch(specialised=False)
-Gradients = tuple[Tensor, Tensor, Tensor]
 
 
-def sequences_of(queries: Sequence[int], keys: Sequence[int]) -> Sequences:
-    def table(numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device="cuda")
-
-    starts = [list(itertools.accumulate(lengths, initial=0))[:-1] for lengths in (queries, keys)]
-    return Sequences(
-        q_start=table(starts[0]),
-        q_length=table(queries),
-        k_start=table(starts[1]),
-        k_length=table(keys),
-        longest_query=max(queries),
-        longest_key=max(keys),
-    )
-
-
-def differing() -> list[str]:
-    """Every comparison with the kernels by Triton that does not hold."""
+def differing(part: str, mask: tuple[bool, int], form: tuple[int, torch.dtype], group: int) -> list[str]:
+    """Every comparison of one pass with the kernels by Triton that does not hold."""
     found = []
-    cases = itertools.product(PACKS, MASKS, ((128, torch.bfloat16), (64, torch.float16)), (2, 1), (True, False))
-    for (queries, keys, behind), (causal, window), (head, dtype), group, finite in cases:
+    (causal, window), (head, dtype) = mask, form
+    for (queries, keys, behind), finite in itertools.product(PACKS, (True, False)):
         torch.manual_seed(sum(queries) + head)
         shapes = ((sum(queries) + behind, 4), *[(sum(keys) + behind, 4 // group)] * 2, (sum(queries) + behind, 4))
         q, k, v, do = (torch.randn(*shape, head, device="cuda").to(dtype) for shape in shapes)
@@ -90,11 +78,12 @@ def differing() -> list[str]:
         sequences = sequences_of(queries, keys)
         rule = Rule(causal=causal, window=window, scale=head**-0.5, softcap=0.0)
         theirs = triton_kernel.forward(q, k, v, sequences, rule, launch=PLAIN)
-        expected = (*theirs, *triton_backward.backward(do, q, k, v, *theirs, sequences, rule))
         assert launches.takes_gradient(do, q, k, v, sequences, rule)
-        ours = launches.forward(q, k, v, sequences, rule)
-        given = (*ours, *launches.backward(do, q, k, v, *theirs, sequences, rule))
-        names = ("out", "lse", "dq", "dk", "dv")
+        if part == "forward":
+            names, expected, given = ("out", "lse"), theirs, launches.forward(q, k, v, sequences, rule)
+        else:
+            names, gradient = ("dq", "dk", "dv"), (do, q, k, v, *theirs, sequences, rule)
+            expected, given = triton_backward.backward(*gradient), launches.backward(*gradient)
         for name, left, right in zip(names, given, expected, strict=True):
             parting = compare(left.cpu(), right.cpu())
             if parting is not None:
@@ -183,7 +172,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--rounds", type=int, default=5, help="alternations of the sides")
     options = parser.parse_args()
-    found = differing()
+    found = all_differing(differing, list(itertools.product(PARTS, MASKS, FORMS, GROUPS)))
     if found:
         print("\n".join(found))
         print(f"{len(found)} comparisons differ; nothing is timed")

@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
+from attention_cases import all_differing, sequences_of
 from decode_attention import launches
 from provenance import provenance
 from torch import Tensor
@@ -27,45 +28,26 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from samebits.bench.cuda_timing import copies, kernel_times, medians
 from samebits.numerics.bits import compare
 from samebits.ops.attention import triton_kernel
-from samebits.ops.attention.forms import Rule, Sequences
+from samebits.ops.attention.forms import Rule
 
 HEADS, KEY_HEADS, HEAD = 32, 8, 128
 SPEEDS = ((1, 128), (1, 1024), (1, 4096), (1, 32768), (1, 131072), (8, 4096), (8, 16384), (64, 4096))
 # Queries and keys of each sequence.
 PACKS = (((1,), (4096,)), ((1, 1, 1), (1, 2049, 6000)), ((1, 0, 2, 1), (500, 7, 4097, 0)), ((3, 4), (3, 2500)))
 MASKS = ((True, 0, 0.0), (False, 0, 0.0), (True, 1000, 30.0))
+# Head, query heads, key heads.
+FORMS = ((128, 32, 8), (64, 9, 3), (128, 4, 4))
+FORMATS = (torch.bfloat16, torch.float16)
+PAGE_SIZES = (0, 16)
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 TARGET = 0.9
 
 
-def sequences_of(queries: Sequence[int], keys: Sequence[int], page_size: int = 0) -> Sequences:
-    def table(numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device="cuda")
-
-    starts = [list(itertools.accumulate(lengths, initial=0))[:-1] for lengths in (queries, keys)]
-    pages = None
-    if page_size:
-        most = -(-max(keys) // page_size)
-        pages = torch.randperm(most * len(keys), device="cuda").to(torch.int32).reshape(len(keys), most)
-    return Sequences(
-        q_start=table(starts[0]),
-        q_length=table(queries),
-        k_start=table(starts[1]),
-        k_length=table(keys),
-        pages=pages,
-        page_size=page_size,
-        longest_query=max(queries),
-        longest_key=max(keys),
-    )
-
-
-def differing() -> list[str]:
+def differing(mask: tuple[bool, int, float], heads: tuple[int, int, int], page_size: int) -> list[str]:
     """Every comparison with the kernel in use that does not hold."""
     found = []
-    heads = ((128, 32, 8), (64, 9, 3), (128, 4, 4))
-    formats = (torch.bfloat16, torch.float16)
-    cases = itertools.product(PACKS, MASKS, heads, formats, (0, 16), (True, False))
-    for (queries, keys), (causal, window, softcap), (head, query_heads, key_heads), dtype, page_size, finite in cases:
+    (causal, window, softcap), (head, query_heads, key_heads) = mask, heads
+    for (queries, keys), dtype, finite in itertools.product(PACKS, FORMATS, (True, False)):
         sequences = sequences_of(queries, keys, page_size)
         rows = sequences.pages.numel() * page_size if sequences.pages is not None else sum(keys) + 1
         torch.manual_seed(sum(keys) + head)
@@ -132,7 +114,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--rounds", type=int, default=5, help="alternations of the sides")
     options = parser.parse_args()
-    found = differing()
+    found = all_differing(differing, list(itertools.product(MASKS, FORMS, PAGE_SIZES)))
     if found:
         print("\n".join(found))
         print(f"{len(found)} comparisons differ; nothing is timed")
