@@ -1,10 +1,11 @@
-"""The kernels of hopper_attention on a Hopper GPU: their bits, then their speed beside those in use and cuDNN's.
+"""Attention as calls get it on a Hopper GPU: its bits, then its speed beside the kernels by Triton and cuDNN's.
 
     PYTHONPATH=src python benchmarks/gpu_attention.py --output benchmarks/results/h200_attention.json
 
-Nothing is timed where a bit differs from the kernels by Triton. Whole passes with all that they launch, as CUDA graphs,
-in turns; cuDNN's backward pass as calls between events. Grouped heads: cuDNN's keys and values are repeated before, and
-its sum over a group is left out. TFLOP/s count two products forward and five backward, of pairs a mask leaves."""
+Nothing is timed where a bit of the kernels for Hopper differs from those by Triton. Whole passes with all that they
+launch, as CUDA graphs, in turns; cuDNN's backward pass as calls between events. Grouped heads: cuDNN's keys and values
+are repeated before, and its sum over a group is left out. TFLOP/s count two products forward and five backward, of
+pairs a mask leaves."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import argparse
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,6 @@ from typing import Any
 import torch
 import triton
 from attention_cases import all_differing, sequences_of
-from hopper_attention import launches
 from provenance import provenance
 from torch import Tensor
 from torch.nn import functional
@@ -29,6 +30,7 @@ from samebits.bench.cuda_timing import call_times, kernel_times, medians
 from samebits.numerics.bits import compare
 from samebits.ops.attention import triton_backward, triton_kernel
 from samebits.ops.attention.forms import Rule
+from samebits.ops.attention.triton_backward import BackwardLaunch
 from samebits.ops.attention.triton_kernel import Launch
 
 # Queries and keys of each sequence, and rows behind the last that belong to none.
@@ -63,6 +65,7 @@ SPEEDS = (
 )
 TARGETS = {"forward": 0.95, "backward": 0.9}
 PLAIN = Launch(specialised=False)
+PLAIN_BACKWARD = BackwardLaunch(specialised=False)
 
 
 def differing(part: str, mask: tuple[bool, int], form: tuple[int, torch.dtype], group: int) -> list[str]:
@@ -78,12 +81,13 @@ def differing(part: str, mask: tuple[bool, int], form: tuple[int, torch.dtype], 
         sequences = sequences_of(queries, keys)
         rule = Rule(causal=causal, window=window, scale=head**-0.5, softcap=0.0)
         theirs = triton_kernel.forward(q, k, v, sequences, rule, launch=PLAIN)
-        assert launches.takes_gradient(do, q, k, v, sequences, rule)
         if part == "forward":
-            names, expected, given = ("out", "lse"), theirs, launches.forward(q, k, v, sequences, rule)
+            names, expected = ("out", "lse"), theirs
+            given = triton_kernel.forward(q, k, v, sequences, rule, launch=Launch())
         else:
             names, gradient = ("dq", "dk", "dv"), (do, q, k, v, *theirs, sequences, rule)
-            expected, given = triton_backward.backward(*gradient), launches.backward(*gradient)
+            expected = triton_backward.backward(*gradient, dq_launch=PLAIN_BACKWARD)
+            given = triton_backward.backward(*gradient, dq_launch=BackwardLaunch())
         for name, left, right in zip(names, given, expected, strict=True):
             parting = compare(left.cpu(), right.cpu())
             if parting is not None:
@@ -115,15 +119,15 @@ def measured(case: tuple[int, int, int, int, int, bool], rounds: int) -> list[di
     sequences = sequences_of([tokens] * count, [tokens] * count)
     rule = Rule(causal=causal, window=0, scale=head**-0.5, softcap=0.0)
     out, lse = triton_kernel.forward(q, k, v, sequences, rule, launch=PLAIN)
+    usual = (triton_backward.choose(q, each) for each in (triton_backward.DQ_LAUNCH, triton_backward.DK_DV_LAUNCH))
+    dq_launch, dk_dv_launch = (replace(each, specialised=False) for each in usual)
+    gradient = (do, q, k, v, out, lse, sequences, rule)
     their_forward, their_backward = theirs_of(q, k, v, do, count, causal)
-    depths = (launches.BACKWARD[head], launches.SHORT_BACKWARD[head])
-    other = next((each for each in depths if each != launches.depth_of(head, tokens)), depths[0])
     pairs = count * heads * tokens * ((tokens + 1) / 2 if causal else tokens)
     sides = {
         "forward": (
             4.0 * head * pairs,
             [
-                partial(launches.forward, q, k, v, sequences, rule),
                 partial(triton_kernel.forward, q, k, v, sequences, rule),
                 partial(triton_kernel.forward, q, k, v, sequences, rule, launch=PLAIN),
                 their_forward,
@@ -132,9 +136,8 @@ def measured(case: tuple[int, int, int, int, int, bool], rounds: int) -> list[di
         "backward": (
             10.0 * head * pairs,
             [
-                partial(launches.backward, do, q, k, v, out, lse, sequences, rule),
-                partial(launches.backward, do, q, k, v, out, lse, sequences, rule, depth=other),
-                partial(triton_backward.backward, do, q, k, v, out, lse, sequences, rule),
+                partial(triton_backward.backward, *gradient),
+                partial(triton_backward.backward, *gradient, dq_launch=dq_launch, dk_dv_launch=dk_dv_launch),
                 their_backward,
             ],
         ),
@@ -148,20 +151,15 @@ def measured(case: tuple[int, int, int, int, int, bool], rounds: int) -> list[di
         row = {
             "pass": name,
             **dict(zip(("head", "heads", "key_heads", "sequences", "tokens", "causal"), case, strict=True)),
-            "ours_ms": times[0],
-            "in_use_ms": times[1 if name == "forward" else 2],
-            "cudnn_ms": times[-1],
+            **dict(zip(("in_use_ms", "triton_ms", "cudnn_ms"), times, strict=True)),
             "ratio": times[-1] / times[0],
             "target": TARGETS[name],
         }
-        row["in_use_ratio"] = row["cudnn_ms"] / row["in_use_ms"]
-        if name == "backward":
-            row["other_depth_ms"] = times[1]
         rows.append(row)
         speeds = " ".join(f"{work / each / 1e9:7.0f}" for each in times)
         words = f"{head} {heads}/{key_heads} {count}x{tokens} {'causal' if causal else 'full'}"
         print(
-            f"{name:9s} {words:30s} {speeds}   of cuDNN {row['ratio']:.2f}, in use {row['in_use_ratio']:.2f}",
+            f"{name:9s} {words:30s} {speeds}   of cuDNN {row['ratio']:.2f}, by Triton {times[-1] / times[1]:.2f}",
             flush=True,
         )
     return rows
@@ -178,7 +176,7 @@ def main() -> int:
         print(f"{len(found)} comparisons differ; nothing is timed")
         return 1
     print("every bit is that of the kernels by Triton")
-    print("TFLOP/s: forward ours, in use, by Triton, cuDNN; backward ours, other depth, in use, cuDNN", flush=True)
+    print("TFLOP/s: in use, by Triton, cuDNN", flush=True)
     rows = [row for case in SPEEDS for row in measured(case, options.rounds)]
     record = {
         **provenance(__file__, torch.cuda.get_device_name()),

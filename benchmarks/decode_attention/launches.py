@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from hopper_attention.launches import fill_uncovered
 from torch import Tensor
 
 from decode_attention.kernels import decode_scores, decode_values, decode_weights
@@ -18,6 +17,7 @@ from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, WEIGHT_LANES, R
 from samebits.ops.attention.triton_blocks import aligned
 from samebits.ops.attention.triton_kernel import STATES_AT_ONCE
 from samebits.ops.attention.triton_merge import attention_merge
+from samebits.ops.attention.triton_uncovered import fill_uncovered
 
 ROWS = 16
 NARROW = 16

@@ -12,10 +12,11 @@ import pytest
 import torch
 from tests.ops.hopper_on_cpu.launching import launches as on_cpu
 from tests.ops.hopper_on_cpu.running import Edit
-from tests.ops.test_hopper_waiting import BENCHMARKS, rule_of
+from tests.ops.test_hopper_kernels import rule_of
+from tests.repository.documents import PROJECT
 
 from samebits.numerics.bits import compare
-from samebits.ops.attention import triton_kernel
+from samebits.ops.attention import triton_kernel, triton_uncovered
 from samebits.ops.attention.forms import BLOCK_KEYS, Rule, Sequences
 
 PAGE = 16
@@ -25,7 +26,7 @@ Results = tuple[torch.Tensor, torch.Tensor]
 @pytest.fixture(autouse=True)
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The launches, with two blocks a split and four multiprocessors."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
     from decode_attention import launches
 
     for module in (triton_kernel, launches):
@@ -62,8 +63,6 @@ def both(
     edits: Sequence[Edit] = (),
 ) -> tuple[Results, Results]:
     """(out, logarithms) by the kernels in use and by these; rows of no sequence behind the last."""
-    import hopper_attention.launches
-
     torch.manual_seed(sum(keys))
     head, heads, key_heads = sizes
     sequences = sequences_of(queries, keys, paged)
@@ -72,9 +71,9 @@ def both(
     q, k, v = (torch.randn(n, h, head).to(dtype) for n, h in ((sum(queries) + 2, heads), *[(rows, key_heads)] * 2))
     if not finite:
         v[5, 0, 1], v[rows - 1], k[3, 0, 0] = torch.nan, torch.inf, -torch.inf
-    with on_cpu(triton_kernel):
+    with on_cpu(triton_kernel, triton_uncovered):
         expected = triton_kernel.forward(q, k, v, sequences, rule)
-    with on_cpu(waiting, hopper_attention.launches, edits=edits):
+    with on_cpu(waiting, triton_uncovered, edits=edits):
         return expected, waiting.forward(q, k, v, sequences, rule)
 
 

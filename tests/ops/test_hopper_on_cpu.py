@@ -26,8 +26,16 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from samebits.numerics.adder import HOPPER, fused_chain
 from samebits.numerics.bits import compare
-from samebits.ops.attention import triton_hopper, triton_hopper_forward, triton_hopper_softmax, triton_kernel
+from samebits.ops.attention import (
+    triton_hopper,
+    triton_hopper_forward,
+    triton_hopper_rescale,
+    triton_hopper_softmax,
+    triton_kernel,
+    triton_uncovered,
+)
 from samebits.ops.attention.forms import BLOCK_KEYS, Rule, Sequences
+from samebits.ops.attention.triton_hopper_rescale import rescaled
 from samebits.ops.attention.triton_kernel import Launch
 
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -73,7 +81,7 @@ def rule(causal: bool, window: int) -> Rule:
 def forward(
     given: Operands, pack: Any, asked: Rule, seed: int, *, specialised: bool = True, edits: Any = ()
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    with launches(triton_hopper, triton_kernel, seed=seed, edits=edits):
+    with launches(triton_hopper, triton_kernel, triton_uncovered, seed=seed, edits=edits):
         return triton_kernel.forward(*given, sequences_of(pack), asked, launch=Launch(specialised=specialised))
 
 
@@ -163,7 +171,7 @@ def test_a_finding_says_who_and_where() -> None:
     function, old, new, _ = FAULTS["a stage is free before the product that reads it is done"]
     with pytest.raises(Finding) as race:
         forward(operands(ONE), ONE, rule(True, 0), 0, edits=[Edit(function, old, new)])
-    assert re.search(r"race: a copy to shared memory by partition 2 \(load\) of program \d in load at", str(race.value))
+    assert re.search(r"race: a copy to shared memory by partition 3 \(load\) of program \d in load at", str(race.value))
     assert re.search(r"a product reads by partition \d \(compute\) .* in next_block at triton_hopper_", str(race.value))
     function, old, new, _ = FAULTS["a stage is never freed"]
     with pytest.raises(Finding) as deadlock:
@@ -234,6 +242,41 @@ def test_faults_of_other_kinds_are_found(old: str, new: str, kind: str) -> None:
     with pytest.raises(Finding) as found:
         multiplied(Edit(multiply, old, new))
     assert found.value.kind == kind, found.value
+
+
+@gluon.jit
+def rescale(sums_ptr, shrink_ptr, out_ptr):
+    """rescaled, of 64 rows of 64."""
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    rows, columns = gl.arange(0, 64, gl.SliceLayout(1, SUMS)), gl.arange(0, 64, gl.SliceLayout(0, SUMS))
+    places = (rows * 64)[:, None] + columns[None, :]
+    shrink = gl.load(shrink_ptr + rows)
+    gl.store(out_ptr + places, rescaled(gl.load(sums_ptr + places), shrink, 64, 64))
+
+
+def rescaled_by(factors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums, and what is made of them."""
+    torch.manual_seed(0)
+    sums, out = torch.randn(64, 64), torch.zeros(64, 64)
+    run(rescale, 1, [sums, factors, out], {})
+    return sums, out
+
+
+def test_assembly_runs_for_the_rows_of_a_warp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first warp's rows one changes, of the second's all, of the third's one becomes NaN, of the fourth's
+    none."""
+    factors = torch.ones(64)
+    factors[13], factors[16:32], factors[40] = 0.25, 0.5, torch.nan
+    sums, out = rescaled_by(factors)
+    assert compare(out, sums * factors[:, None]) is None
+    some, vote = triton_hopper_rescale.SOME_CHANGE.value, "vote.sync.any.pred changes, changes, 0xffffffff;"
+    assert vote in some
+    monkeypatch.setattr(triton_hopper_rescale, "SOME_CHANGE", gl.constexpr(some.replace("sync.any", "sync.all")))
+    sums[16:32] *= 0.5
+    assert compare(rescaled_by(factors)[1], sums) is None
+    monkeypatch.setattr(triton_hopper_rescale, "SOME_CHANGE", gl.constexpr(some.replace(vote, "")))
+    with pytest.raises(Finding, match="branch: threads of a warp part"):
+        rescaled_by(factors)
 
 
 def test_what_is_not_supported_is_named() -> None:

@@ -24,6 +24,7 @@ class Finding(Exception):  # noqa: N818
     arrivals: more arrive at a barrier than its phase still misses.
     barrier: one is used that nobody initialised, or initialised twice.
     bounds: a pointer leaves its tensor.
+    branch: in assembly, threads of a warp go different ways where they say that they go one.
     deadlock: nobody can go on.
     fence: a tensor core or a copy reads shared memory that threads wrote, and no fence stands between.
     phase: a wait for a parity that is neither 0 nor 1.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import triton.language as tl
-from tests.ops.hopper_on_cpu import functions, global_memory, values
+from tests.ops.hopper_on_cpu import assembly, functions, global_memory, values
 from tests.ops.hopper_on_cpu.finding import Unsupported, place
 from tests.ops.hopper_on_cpu.global_memory import Pointer
 from tests.ops.hopper_on_cpu.machine import Machine, Strand
@@ -122,6 +122,16 @@ class Language:
             raise Unsupported(f"dot of {input.dtype} with input_precision={input_precision!r} into {out_dtype}")
         start = None if acc is None else acc.data
         return Tensor(functions.product(input.data, other.data, start, tensor_cores=False), tl.float32, None)
+
+    @staticmethod
+    def broadcast(input: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        shape = torch.broadcast_shapes(input.data.shape, other.data.shape)
+        return values.broadcast_to(input, *shape), values.broadcast_to(other, *shape)
+
+    def inline_asm_elementwise(
+        self, asm: str, constraints: str, args: Any, dtype: Any, is_pure: bool, pack: int
+    ) -> Tensor:
+        return assembly.elementwise(asm, constraints, args, dtype, pack, self.machine.strand.warps)
 
     # What says something to a compiler alone.
 

@@ -1,7 +1,7 @@
 """Values in a kernel's registers: tensors over torch, with Triton's promotion and operators.
 
-Knows no memory, no machine and no time. Layouts are carried along because kernels ask for them; they mean nothing
-here."""
+Knows no memory, no machine and no time. Layouts are carried along because kernels ask for them, and so does assembly;
+they mean nothing here."""
 
 from __future__ import annotations
 

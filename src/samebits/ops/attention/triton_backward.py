@@ -16,9 +16,10 @@ from samebits.ops._triton.device import on_device
 from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import Described, run
 from samebits.ops._triton.sizes import cdiv, next_power_of_2
+from samebits.ops.attention import triton_hopper_backward
 from samebits.ops.attention.forms import Rule, Sequences
 from samebits.ops.attention.triton_blocks import aligned, describable, describe
-from samebits.ops.attention.triton_delta import attention_delta
+from samebits.ops.attention.triton_delta import row_sums
 from samebits.ops.attention.triton_dk_dv import attention_dk_dv
 from samebits.ops.attention.triton_dq import attention_dq
 
@@ -30,6 +31,9 @@ class BackwardLaunch:
     queries: int = 64
     keys: int = 64
     described: bool = True
+    specialised: bool = True
+    """By the kernels in triton_hopper_backward.py, whatever the tiles, where they can take what is asked and blocks may
+    come through the tensor memory accelerator: for many queries."""
     warps: int = 4
     stages: int = 2
 
@@ -42,7 +46,6 @@ WIDE_HEAD: Final = BackwardLaunch(queries=64, keys=64, warps=8, stages=1)
 FLOAT32: Final = BackwardLaunch(queries=16, keys=16, described=False, warps=4, stages=1)
 # Small tiles, so that little is computed again, and one kernel for whatever launch the first pass had.
 CAREFUL_LAUNCH: Final = FLOAT32
-DELTA_ROWS: Final = 16
 
 
 def choose(q: Tensor, usual: BackwardLaunch) -> BackwardLaunch:
@@ -69,6 +72,10 @@ def backward(
     """(dq, dk, dv), shaped like q, k, v and contiguous; rows of no sequence are 0."""
     heads, head = q.shape[1:]
     asked = forced_launch(BackwardLaunch)
+    given = dq_launch or dk_dv_launch or asked
+    specialised = given.specialised and given.described if given else triton_hopper_backward.pays(q, sequences)
+    if specialised and triton_hopper_backward.takes(do, q, k, v, sequences, rule):
+        return triton_hopper_backward.backward(do, q, k, v, out, lse, sequences, rule)
     # Lines of a multiple of 16 bytes, as the tensor memory accelerator wants them.
     pitch, padded = cdiv(sequences.longest_query, 4) * 4, max(16, next_power_of_2(head))
     statistics = torch.empty(sequences.count * 2 * heads, pitch, dtype=torch.float32, device=q.device)
@@ -113,19 +120,7 @@ def backward(
             )
 
     with on_device(q):
-        tiles = cdiv(sequences.longest_query, DELTA_ROWS)
-        run(
-            attention_delta,
-            sequences.count * heads * tiles,
-            (out, do, lse, statistics, *table[:2], heads, tiles, pitch, *do.stride()[:2]),
-            warps=4,
-            stages=1,
-            ROWS=DELTA_ROWS,
-            HEAD=head,
-            PADDED=padded,
-            STEPS=padded.bit_length() - 1,
-            ALIGNED=aligned(out, do),
-        )
+        row_sums(do, out, lse, sequences, statistics)
         first = dq_launch or asked or choose(q, DQ_LAUNCH)
         by_tiles = first.described and describable(k, v)
         keys = (describe(k, first.keys), describe(v, first.keys)) if by_tiles else (None, None)

@@ -1,13 +1,18 @@
-"""The row sums of attention's backward pass by Triton: delta = sum over the head of do * out, beside -lse.
-
-Knows no launch."""
+"""The row sums of attention's backward pass by Triton: delta = sum over the head of do * out, beside -lse."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from samebits.ops.attention.triton_blocks import fold, load_rows
+from samebits.ops._triton.launch import run
+from samebits.ops._triton.sizes import cdiv, next_power_of_2
+from samebits.ops.attention.forms import Sequences
+from samebits.ops.attention.triton_blocks import aligned, fold, load_rows
+
+DELTA_ROWS = 16
+"""Of a program."""
 
 
 @triton.jit(
@@ -51,3 +56,22 @@ def attention_delta(
     places = statistics_ptr + (sequence * 2 * heads + head) * pitch + queries
     tl.store(places, 0.0 - tl.load(lse_ptr + rows, mask=known, other=0.0), mask=known)
     tl.store(places + heads * pitch, tl.reshape(fold(products, ROWS, PADDED, STEPS), (ROWS,)), mask=known)
+
+
+def row_sums(do: Tensor, out: Tensor, lse: Tensor, sequences: Sequences, statistics: Tensor) -> None:
+    """-lse and delta of every row, into the lines of `statistics`."""
+    heads, head = out.shape[1:]
+    tiles, padded = cdiv(sequences.longest_query, DELTA_ROWS), max(16, next_power_of_2(head))
+    sizes = (heads, tiles, statistics.shape[1])
+    run(
+        attention_delta,
+        sequences.count * heads * tiles,
+        (out, do, lse, statistics, sequences.q_start, sequences.q_length, *sizes, *do.stride()[:2]),
+        warps=4,
+        stages=1,
+        ROWS=DELTA_ROWS,
+        HEAD=head,
+        PADDED=padded,
+        STEPS=padded.bit_length() - 1,
+        ALIGNED=aligned(out, do),
+    )

@@ -51,7 +51,6 @@ def within(block, split, SPLIT: tl.constexpr):
         "k_start_ptr",
         "k_length_ptr",
         "pages_ptr",
-        "redo_ptr",
     ],
 )
 def attention_forward(
@@ -70,7 +69,6 @@ def attention_forward(
     k_start_ptr,
     k_length_ptr,
     pages_ptr,
-    redo_ptr,
     q_token: tl.int64,
     q_head: tl.int64,
     k_token: tl.int64,
@@ -106,7 +104,7 @@ def attention_forward(
     """A tile of PACK heads times TILE // PACK queries of one sequence against all keys that it sees.
 
     SEVERAL: there may be more than SPLIT blocks of keys; a program walks them split after split or, if ALONE, one split
-    and leaves its state. Where `redo_ptr` is given, only tiles that it marks are computed."""
+    and leaves its state."""
     QUERIES: tl.constexpr = TILE // PACK
     program = tl.program_id(0)
     if ALONE:
@@ -115,10 +113,6 @@ def attention_forward(
     lines = heads // PACK
     line = program // tiles
     tile = tiles - 1 - program % tiles
-    if redo_ptr is not None:
-        marked = tl.load(redo_ptr + line * tiles + tile)
-        if marked == 0:
-            return
     sequence, line = line // lines, line % lines
     q_length, k_length = tl.load(q_length_ptr + sequence).to(tl.int32), tl.load(k_length_ptr + sequence).to(tl.int32)
     nothing = tile * QUERIES >= q_length

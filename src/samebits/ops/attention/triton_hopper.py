@@ -1,10 +1,12 @@
-"""Launches of attention's forward pass for Hopper, by Gluon: which calls it takes, descriptors, the grid.
+"""Launches of attention's forward pass for Hopper, by Gluon: which calls it takes, tiles, descriptors, the grid.
 
 Decides speed alone: triton_kernel.py chooses between this and the kernel by Triton, whose bits are the same. Tiles in
-which something is not finite are marked, and done again by that kernel, which knows which keys a row does not see."""
+which something is not finite are marked, and done again by a kernel that knows which keys a row does not see. Nothing
+is filled but marks and the rows of no sequence."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -12,21 +14,54 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from samebits.ops._triton.device import missing, multiprocessors
+from samebits.ops._triton.device import missing, multiprocessors, on_device
 from samebits.ops._triton.launch import run
 from samebits.ops._triton.sizes import cdiv
 from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, Rule, Sequences
 from samebits.ops.attention.triton_blocks import describable
-from samebits.ops.attention.triton_hopper_forward import attention_hopper
+from samebits.ops.attention.triton_hopper_forward import GROUPS, attention_hopper
+from samebits.ops.attention.triton_marked import MARKS
+from samebits.ops.attention.triton_marked_forward import attention_forward_marked
+from samebits.ops.attention.triton_uncovered import fill_uncovered
 
 HEADS = (64, 128)
-QUERIES = 64
-"""Of a group; a tile has two groups."""
+ROWS = 64
+"""Of a group of warps, of a mark, and of a block."""
 STAGES = {64: 4, 128: 3}
-"""Blocks of keys and of values on their way, by the size of a head."""
+"""Blocks that are walked, on their way into shared memory, by the size of a head."""
+MANY_QUERIES = {64: 1024, 128: 2048}
+"""Of the longest sequence, from which on this kernel is faster than the one by Triton."""
 CACHED = 2**24
 """Bytes of keys and values that programs work on at a time: a third of the second cache."""
-_ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+_ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Tiles of every line, a line being a head of a sequence."""
+
+    lines: int
+    of_line: int
+    section: int
+    """Lines whose keys and values, or queries and gradients of the output, fit into the cache."""
+    marks: Tensor
+    """One for every 64 rows, and behind them the number of the tile that comes next."""
+
+    @classmethod
+    def of(cls, x_THD: Tensor, lines: int, longest: int, groups: int, read: int) -> Tiles:
+        """`groups` of 64 rows a tile; `read`: elements of 16 bits that a line reads."""
+        of_line = cdiv(longest, groups * ROWS)
+        marks = torch.zeros(lines * of_line * groups + 1, dtype=torch.int32, device=x_THD.device)
+        return cls(lines, of_line, min(lines, max(1, CACHED // max(1, 2 * read))), marks)
+
+    @property
+    def programs(self) -> int:
+        return min(self.lines * self.of_line, multiprocessors(self.marks.device))
+
+    @property
+    def count(self) -> int:
+        """Of marks."""
+        return self.marks.shape[0] - 1
 
 
 def takes(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -> bool:
@@ -34,7 +69,7 @@ def takes(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -> 
     return (
         q.is_cuda
         and missing(q.device) is None
-        and q.dtype in _ELEMENTS
+        and q.dtype in (torch.bfloat16, torch.float16)
         and q.shape[2] in HEADS
         and sequences.pages is None
         and rule.softcap == 0
@@ -42,58 +77,62 @@ def takes(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -> 
     )
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sequences: Sequences, rule: Rule) -> Tensor:
-    """Computes `out` and `lse` in place; marks, a number for every 64 queries of a line, those to do again."""
-    _, heads, head = q.shape
-    tiles = cdiv(sequences.longest_query, 2 * QUERIES)
-    lines = sequences.count * heads
-    group = heads // k.shape[1]
-    bytes_of_a_line = 2 * sequences.longest_key * head * q.element_size()
-    section = min(lines, max(1, CACHED // max(1, bytes_of_a_line)) * group)
-    # The last number counts the tiles that are taken.
-    redo = torch.zeros(lines * tiles * 2 + 1, dtype=torch.int32, device=q.device)
-    arguments = (
-        _described(q, QUERIES),
-        _described(k, BLOCK_KEYS),
-        _described(v, BLOCK_KEYS),
-        out,
-        lse,
-        redo,
-        redo[-1:],
-        sequences.q_start,
-        sequences.q_length,
-        sequences.k_start,
-        sequences.k_length,
-        lines,
-        heads,
-        tiles,
-        section,
-        rule.window,
-        rule.exponent_factor,
-    )
-    run(
-        attention_hopper,
-        min(lines * tiles, multiprocessors(q.device)),
-        arguments,
-        warps=4,
-        stages=1,
-        HEAD=head,
-        GROUP=group,
-        CAUSAL=rule.causal,
-        WINDOWED=rule.window > 0,
-        SEVERAL=sequences.longest_key > SPLIT_KEYS,
-        STAGES=STAGES[head],
-        SPLIT=SPLIT_KEYS // BLOCK_KEYS,
-    )
-    return redo
+def pays(q: Tensor, sequences: Sequences) -> bool:
+    """Whether there are so many queries that this kernel is faster than the one by Triton."""
+    return sequences.longest_query >= MANY_QUERIES.get(q.shape[2], 0)
 
 
-def _described(x_THD: Tensor, block: int) -> TensorDescriptor:
+def forward(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -> tuple[Tensor, Tensor]:
+    """(out, lse in powers of two): q (Tq, Hq, D), k and v (Tk, Hk, D); rows of no sequence are 0 and +inf."""
+    (tokens, heads, head), group = q.shape, q.shape[1] // k.shape[1]
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(tokens, heads, dtype=torch.float32, device=q.device)
+    read = 2 * sequences.longest_key * head // group
+    tiles = Tiles.of(q, sequences.count * heads, sequences.longest_query, GROUPS.value, read)
+    flags = {"HEAD": head, "GROUP": group, "CAUSAL": rule.causal, "WINDOWED": rule.window > 0}
+    tables = (sequences.q_start, sequences.q_length, sequences.k_start, sequences.k_length)
+    with on_device(q):
+        fill_uncovered(out, lse, sequences.q_start, sequences.q_length, float("inf"))
+        run(
+            attention_hopper,
+            tiles.programs,
+            (
+                *(described(q), described(k), described(v)),
+                *(out, lse, tiles.marks, tiles.marks[-1:]),
+                *tables,
+                *(tiles.lines, heads, tiles.of_line, tiles.section, rule.window, rule.exponent_factor),
+            ),
+            warps=4,
+            stages=1,
+            **flags,
+            SEVERAL=sequences.longest_key > SPLIT_KEYS,
+            STAGES=STAGES[head],
+            SPLIT=SPLIT_KEYS // BLOCK_KEYS,
+        )
+        run(
+            attention_forward_marked,
+            cdiv(tiles.count, MARKS.value),
+            (
+                *(q, k, v, tiles.marks, out, lse, *tables),
+                *(q.stride(0), k.stride(0), v.stride(0), heads, tiles.count, GROUPS.value * tiles.of_line),
+                *(rule.window, rule.exponent_factor),
+            ),
+            warps=4,
+            stages=1,
+            **flags,
+            SPLIT=SPLIT_KEYS // BLOCK_KEYS,
+        )
+    return out, lse
+
+
+def described(x_THD: Tensor) -> TensorDescriptor:
+    """64 rows of a head at a time."""
     tokens, heads, head = x_THD.shape
-    layout = _layout(block, head, x_THD.dtype)
-    return TensorDescriptor(x_THD, [tokens, heads * head], [x_THD.stride(0), 1], [block, head], layout)
+    sizes, strides = [tokens, heads * head], [x_THD.stride(0), 1]
+    return TensorDescriptor(x_THD, sizes, strides, [ROWS, head], layout_of(ROWS, head, x_THD.dtype))
 
 
 @cache
-def _layout(block: int, head: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout.get_default_for([block, head], _ELEMENTS[dtype])
+def layout_of(rows: int, columns: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
+    """Of a block in shared memory, as products read it."""
+    return gl.NVMMASharedLayout.get_default_for([rows, columns], _ELEMENTS[dtype])

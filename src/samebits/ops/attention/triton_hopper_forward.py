@@ -1,8 +1,9 @@
-"""The kernel of attention's forward pass for Hopper, by Gluon: a warp that loads, and two groups of warps that compute.
+"""The kernel of attention's forward pass for Hopper, by Gluon: a warp that loads, and groups of warps that compute.
 
 The same blocks, splits and order as `attention_forward` in triton_forward.py, so the same bits; what differs is who
 waits for whom. One warp copies queries and blocks of keys and values into shared memory by the tensor memory
-accelerator; each group has 64 queries of a tile. A program goes from tile to tile. Knows no launch."""
+accelerator; each group has 64 queries of a tile. A program goes from tile to tile. Rows that see no key are written
+here, too, so that nothing is filled before. Knows no launch."""
 
 from __future__ import annotations
 
@@ -13,21 +14,24 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from samebits.ops.attention.triton_hopper_softmax import attend
 from samebits.ops.attention.triton_hopper_tiles import (
     BLOCK,
-    GROUPS,
     ROWS,
+    barriers_of,
     blocks_of,
     constants,
+    pass_by,
     publish,
     published,
     tile_at,
 )
 from samebits.ops.attention.triton_merge import finished
 
+GROUPS = gl.constexpr(3)
+"""Groups of warps that compute: what one of them waits for, two others fill."""
+
 
 @gluon.jit
 def load(described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS: gl.constexpr):
-    """The warp that loads: which tile is next, its queries, then its keys and values, block after block, ahead of who
-    uses them. A program takes the next tile when it is done with one, whichever that is."""
+    """The warp that loads: which tile is next, its queries, then its keys and values, block after block."""
     q_start_ptr, _, k_start_ptr, _ = tables
     q_described, k_described, v_described = described
     q_shared, k_shared, v_shared, numbers = shared
@@ -61,16 +65,6 @@ def load(described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS: gl.
 
 
 @gluon.jit
-def pass_by(first, last, loaded, ready, free, CONSTANTS: gl.constexpr):
-    """Blocks that the other group alone has queries for."""
-    for _ in range(first, last):
-        mbarrier.wait(ready.index(loaded % CONSTANTS.STAGES), loaded // CONSTANTS.STAGES & 1)
-        mbarrier.arrive(free.index(loaded % CONSTANTS.STAGES))
-        loaded += 1
-    return loaded
-
-
-@gluon.jit
 def store(sums, total, largest, first, row, heads, q_length, results, c, CONSTANTS: gl.constexpr):
     """Rounds and stores a group's rows; whether any of them is not finite."""
     out_ptr, lse_ptr = results
@@ -89,13 +83,27 @@ def store(sums, total, largest, first, row, heads, q_length, results, c, CONSTAN
 
 
 @gluon.jit
+def store_nothing(first, row, heads, q_length, results, HEAD: gl.constexpr):
+    """What 64 queries without a key have: 0, and +inf in the logarithms."""
+    out_ptr, lse_ptr = results
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // HEAD, HEAD // 8], [4, 1], [1, 0])
+    rows, columns = gl.arange(0, ROWS, gl.SliceLayout(1, WIDE)), gl.arange(0, HEAD, gl.SliceLayout(0, WIDE))
+    inside = first + rows < q_length
+    nothing = gl.full((ROWS,), float("inf"), gl.float32, gl.SliceLayout(1, WIDE))
+    gl.store(lse_ptr + row + rows * heads, nothing, mask=inside)
+    pointers = out_ptr + row * HEAD + (rows * (heads * HEAD))[:, None] + columns[None, :]
+    gl.store(pointers, gl.zeros((ROWS, HEAD), out_ptr.dtype.element_ty, WIDE), mask=inside[:, None])
+
+
+@gluon.jit
 def compute(group, shared, barriers, tables, results, sizes, c, CONSTANTS: gl.constexpr):
-    """A group of warps that computes: its half of every tile of the program."""
+    """A group of warps that computes: its third of every tile of the program."""
     q_start_ptr, _, _, _ = tables
     q_shared, k_shared, v_shared, numbers = shared
     q_ready, q_free, ready, free, number_ready, number_free = barriers
     out_ptr, lse_ptr, redo_ptr = results
     lines, heads, tiles, _, window = sizes
+    HEAD: gl.constexpr = CONSTANTS.HEAD
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     loaded, turns = 0, 0
     number = published(turns, numbers, number_ready, number_free)
@@ -103,6 +111,7 @@ def compute(group, shared, barriers, tables, results, sizes, c, CONSTANTS: gl.co
         line, sequence, head, tile, q_length, k_length, start, end = tile_at(number, tables, sizes, CONSTANTS)
         first = tile + group * ROWS
         own_start, full_start, full_end, own_end = blocks_of(first, ROWS, q_length, k_length, window, CONSTANTS)
+        row = (gl.load(q_start_ptr + sequence).to(gl.int64) + first) * heads + head
         mbarrier.wait(q_ready, turns & 1)
         loaded = pass_by(start, gl.where(own_end > own_start, own_start, end), loaded, ready, free, CONSTANTS)
         if own_end > own_start:
@@ -121,23 +130,14 @@ def compute(group, shared, barriers, tables, results, sizes, c, CONSTANTS: gl.co
             )
             mbarrier.arrive(q_free)
             loaded = pass_by(own_end, end, loaded + own_end - own_start, ready, free, CONSTANTS)
-            row = (gl.load(q_start_ptr + sequence).to(gl.int64) + first) * heads + head
             wrong = store(sums, total, largest, first, row, heads, q_length, (out_ptr, lse_ptr), c, CONSTANTS)
             if wrong > 0:
                 gl.store(redo_ptr + line * (tiles * GROUPS) + first // ROWS, 1)
         else:
             mbarrier.arrive(q_free)
+            store_nothing(first, row, heads, q_length, (out_ptr, lse_ptr), HEAD)
         turns += 1
         number = published(turns, numbers, number_ready, number_free)
-
-
-@gluon.jit
-def barriers_of(NUMBER: gl.constexpr, COUNT: gl.constexpr):
-    """So many barriers, each of which that many arrive at."""
-    barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
-    for number in gl.static_range(NUMBER):
-        mbarrier.init(barriers.index(number), count=COUNT)
-    return barriers
 
 
 @gluon.jit(
@@ -179,8 +179,8 @@ def attention_hopper(
     STAGES: gl.constexpr,
     SPLIT: gl.constexpr,
 ):
-    """Tiles of 128 queries of one line (a head of a sequence), one after another, until there are no more."""
-    CONSTANTS: gl.constexpr = constants(HEAD, GROUP, CAUSAL, WINDOWED, SEVERAL, STAGES, SPLIT)
+    """Tiles of 192 queries of one line (a head of a sequence), one after another, until there are no more."""
+    CONSTANTS: gl.constexpr = constants(HEAD, GROUP, CAUSAL, WINDOWED, SEVERAL, STAGES, SPLIT, GROUPS)
     LAYOUT: gl.constexpr = q_described.layout
     dtype: gl.constexpr = q_described.dtype
     q_shared = gl.allocate_shared_memory(dtype, [GROUPS, ROWS, HEAD], LAYOUT)
@@ -199,8 +199,9 @@ def attention_hopper(
         [
             (compute, (0, shared, barriers, tables, results, sizes, c, CONSTANTS)),
             (compute, (1, shared, barriers, tables, results, sizes, c, CONSTANTS)),
+            (compute, (2, shared, barriers, tables, results, sizes, c, CONSTANTS)),
             (load, (described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS)),
         ],
-        [4, 1],
-        [240, 24],
+        [4, 4, 1],
+        [160, 160, 24],
     )

@@ -11,6 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 
 from samebits.ops._triton.rows import one_addition
 from samebits.ops.attention.triton_blocks import seen
+from samebits.ops.attention.triton_hopper_rescale import rescaled
 from samebits.ops.attention.triton_hopper_tiles import BLOCK, ROWS
 from samebits.ops.attention.triton_merge import merged
 
@@ -46,16 +47,22 @@ def total_of(lanes, ROW: gl.constexpr):
 
 
 @gluon.jit
-def weigh(scores, lanes, maximum, c):
-    """One block's weights, the sums of weights with it, the raised maximum, and what earlier sums shrink by."""
+def raised_by(scores, maximum, c):
+    """The maximum with one block's scores, its level, and what earlier sums shrink by."""
     ROW: gl.constexpr = maximum.type.layout
     raised = gl.maximum(maximum, largest_of(scores, ROW))
     level = gl.where(raised == float("-inf"), 0.0, raised) * c
-    shrink = gl.where(raised == maximum, 1.0, gl.exp2(maximum * c - level))
+    # Exactly 1 where the maximum stays, even if its product with c overflows.
+    return raised, level, gl.where(raised == maximum, 1.0, gl.exp2(maximum * c - level))
+
+
+@gluon.jit
+def weigh(scores, lanes, level, shrink, c):
+    """One block's weights, and the sums of weights with it."""
     weights = gl.exp2(gl.fma(scores, c, (0.0 - level)[:, None]))
     added = gl.convert_layout(folded(weights), lanes.type.layout, assert_trivial=True)
     thin = gl.convert_layout(shrink, gl.SliceLayout(1, lanes.type.layout), assert_trivial=True)
-    return weights, gl.fma(lanes, thin[:, None], added), raised, shrink
+    return weights, gl.fma(lanes, thin[:, None], added)
 
 
 @gluon.jit
@@ -78,10 +85,13 @@ def masked(scores, block, view, CONSTANTS: gl.constexpr):
 
 
 @gluon.jit
-def next_block(block, loaded, state, q_shared, shared, barriers, view, c, CONSTANTS: gl.constexpr):
-    """The scores of a block beside the values of the one before it: the state with both, and what its sums shrink by.
+def next_block(
+    block, loaded, state, q_shared, shared, barriers, view, c, RESCALED: gl.constexpr, CONSTANTS: gl.constexpr
+):
+    """The scores of a block beside the values of the one before it: the state with both.
 
-    The state: sums of values up to the block before, its weights, sums of weights, the maximum."""
+    The state: sums of values up to the block before, RESCALED to the new maximum or as they are, its weights, sums of
+    weights, the maximum."""
     sums, weights, lanes, maximum = state
     SCORES: gl.constexpr = maximum.type.layout.parent
     WEIGHTS: gl.constexpr = weights.type.layout
@@ -94,11 +104,14 @@ def next_block(block, loaded, state, q_shared, shared, barriers, view, c, CONSTA
     sums = warpgroup_mma(weights, v_shared.index(before), sums, is_async=True)
     scores = warpgroup_mma_wait(1, deps=[scores])
     scores = masked(scores, block, view, CONSTANTS)
-    weights, lanes, maximum, shrink = weigh(scores, lanes, maximum, c)
+    maximum, level, shrink = raised_by(scores, maximum, c)
     sums = warpgroup_mma_wait(0, deps=[sums])
     mbarrier.arrive(free.index(before))
+    if RESCALED:
+        sums = rescaled(sums, gl.convert_layout(shrink, SUM_ROW, assert_trivial=True), ROWS, CONSTANTS.HEAD)
+    weights, lanes = weigh(scores, lanes, level, shrink, c)
     weights = gl.convert_layout(weights.to(v_shared.dtype), WEIGHTS, assert_trivial=True)
-    return (sums, weights, lanes, maximum), gl.convert_layout(shrink, SUM_ROW, assert_trivial=True)
+    return sums, weights, lanes, maximum
 
 
 @gluon.jit
@@ -120,7 +133,8 @@ def attend(start, end, loaded, q_shared, shared, barriers, view, c, CONSTANTS: g
     mbarrier.wait(ready.index(loaded % CONSTANTS.STAGES), loaded // CONSTANTS.STAGES & 1)
     scores = warpgroup_mma_wait(0, deps=[scores_of(q_shared, k_shared.index(loaded % CONSTANTS.STAGES), SCORES)])
     scores = masked(scores, start, view, CONSTANTS)
-    weights, lanes, maximum, _no_shrink = weigh(scores, lanes, maximum, c)
+    maximum, level, shrink = raised_by(scores, maximum, c)
+    weights, lanes = weigh(scores, lanes, level, shrink, c)
     weights = gl.convert_layout(weights.to(v_shared.dtype), WEIGHTS, assert_trivial=True)
     state = (sums, weights, lanes, maximum)
     loaded += 1
@@ -133,15 +147,14 @@ def attend(start, end, loaded, q_shared, shared, barriers, view, c, CONSTANTS: g
                 gl.maximum(split * CONSTANTS.SPLIT, start) + 1,
                 gl.minimum(split * CONSTANTS.SPLIT + CONSTANTS.SPLIT, end),
             ):
-                state, shrink = next_block(block, loaded, state, q_shared, shared, barriers, view, c, CONSTANTS)
-                state = (state[0] * shrink[:, None], state[1], state[2], state[3])
+                state = next_block(block, loaded, state, q_shared, shared, barriers, view, c, True, CONSTANTS)
                 loaded += 1
             if split < last_split:
                 # The first block of the next split has sums of weights and a maximum of its own.
                 total, largest = total_of(state[2], SUM_ROW), gl.convert_layout(state[3], SUM_ROW)
                 none = gl.full((ROWS,), float("-inf"), gl.float32, ROW)
                 fresh = (state[0], state[1], folded(gl.zeros((ROWS, BLOCK), gl.float32, SCORES)), none)
-                state, _at_border = next_block(
+                state = next_block(
                     split * CONSTANTS.SPLIT + CONSTANTS.SPLIT,
                     loaded,
                     fresh,
@@ -150,6 +163,7 @@ def attend(start, end, loaded, q_shared, shared, barriers, view, c, CONSTANTS: g
                     barriers,
                     view,
                     c,
+                    False,
                     CONSTANTS,
                 )
                 loaded += 1
@@ -159,8 +173,7 @@ def attend(start, end, loaded, q_shared, shared, barriers, view, c, CONSTANTS: g
                 state = (gl.zeros((ROWS, HEAD), gl.float32, SUMS), state[1], state[2], state[3])
     else:
         for block in range(start + 1, end):
-            state, shrink = next_block(block, loaded, state, q_shared, shared, barriers, view, c, CONSTANTS)
-            state = (state[0] * shrink[:, None], state[1], state[2], state[3])
+            state = next_block(block, loaded, state, q_shared, shared, barriers, view, c, True, CONSTANTS)
             loaded += 1
     sums, weights, lanes, maximum = state
     last = (loaded - 1) % CONSTANTS.STAGES

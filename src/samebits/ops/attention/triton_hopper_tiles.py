@@ -16,8 +16,6 @@ from samebits.ops.attention.triton_blocks import key_range
 
 ROWS = gl.constexpr(64)
 """Queries of a group."""
-GROUPS = gl.constexpr(2)
-"""Groups of warps that compute; their queries are a tile."""
 BLOCK = gl.constexpr(64)
 """Keys of a block; decides bits, and is the same for every kernel."""
 
@@ -36,6 +34,8 @@ class Constants:
     STAGES: int
     """Blocks of keys and of values on their way."""
     SPLIT: int
+    GROUPS: int
+    """Groups of warps that compute; their rows are a tile."""
 
 
 @triton.constexpr_function
@@ -65,16 +65,16 @@ def tile_at(number, tables, sizes, CONSTANTS: gl.constexpr):
     number = number % (section * tiles)
     wide = gl.minimum(section, lines - before)
     line = before + number % wide
-    first = (tiles - 1 - number // wide) * (GROUPS * ROWS)
+    first = (tiles - 1 - number // wide) * (CONSTANTS.GROUPS * ROWS)
     sequence, head = line // heads, line % heads
     q_length, k_length = gl.load(q_length_ptr + sequence).to(gl.int32), gl.load(k_length_ptr + sequence).to(gl.int32)
-    start, _, _, end = blocks_of(first, GROUPS * ROWS, q_length, k_length, window, CONSTANTS)
+    start, _, _, end = blocks_of(first, CONSTANTS.GROUPS * ROWS, q_length, k_length, window, CONSTANTS)
     return line, sequence, head, first, q_length, k_length, start, end
 
 
 @gluon.jit
 def publish(number, turn, numbers, number_ready, number_free):
-    """Tells both groups the number of the next tile; two numbers are on their way at most."""
+    """Tells the groups the number of the next tile; two numbers are on their way at most."""
     ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     slot = turn % 2
     mbarrier.wait(number_free.index(slot), turn // 2 & 1 ^ 1)
@@ -91,3 +91,22 @@ def published(turn, numbers, number_ready, number_free):
     number = gl.max(numbers.index(slot).load(ONE), 0)
     mbarrier.arrive(number_free.index(slot))
     return number
+
+
+@gluon.jit
+def pass_by(first, last, loaded, ready, free, CONSTANTS: gl.constexpr):
+    """Blocks that another group alone has queries for."""
+    for _ in range(first, last):
+        mbarrier.wait(ready.index(loaded % CONSTANTS.STAGES), loaded // CONSTANTS.STAGES & 1)
+        mbarrier.arrive(free.index(loaded % CONSTANTS.STAGES))
+        loaded += 1
+    return loaded
+
+
+@gluon.jit
+def barriers_of(NUMBER: gl.constexpr, COUNT: gl.constexpr):
+    """So many barriers, each of which that many arrive at."""
+    barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
+    for number in gl.static_range(NUMBER):
+        mbarrier.init(barriers.index(number), count=COUNT)
+    return barriers

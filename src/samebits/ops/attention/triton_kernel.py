@@ -23,6 +23,7 @@ from samebits.ops.attention.triton_backward import backward
 from samebits.ops.attention.triton_blocks import aligned, describable, describe
 from samebits.ops.attention.triton_forward import attention_forward
 from samebits.ops.attention.triton_merge import attention_merge
+from samebits.ops.attention.triton_uncovered import fill_uncovered
 
 __all__ = ["Launch", "backward", "forward"]
 
@@ -33,8 +34,6 @@ MOST_SHARED = 2**26
 STATES_AT_ONCE = 8
 # Programs up to which each has a multiprocessor nearly to itself, where two warps wait less for each other than four.
 FEW_PROGRAMS = 264
-# Queries from which on the kernel for Hopper gains more than what it costs to look for marked tiles afterwards.
-MANY_QUERIES = 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,8 +55,9 @@ class Launch:
     stages: int = 3
 
 
-def choose(q: Tensor, group: int, count: int, longest_query: int, splits: int) -> Launch:
-    """The launch for `count` sequences of these sizes."""
+def choose(q: Tensor, group: int, sequences: Sequences, splits: int) -> Launch:
+    """The launch for sequences of these sizes."""
+    count, longest_query = sequences.count, sequences.longest_query
     heads, head = q.shape[1:]
     packed = 1 < group <= 16 and longest_query <= 16
     shared = splits > 1 and longest_query <= 16 and splits * q.numel() <= MOST_SHARED
@@ -68,7 +68,7 @@ def choose(q: Tensor, group: int, count: int, longest_query: int, splits: int) -
     programs = count * (heads // group if packed else heads) * (splits if shared else 1)
     warps = 2 if tile == 16 and programs <= FEW_PROGRAMS else 4
     stages = 3 if head <= 128 else 2
-    specialised = longest_query >= MANY_QUERIES
+    specialised = triton_hopper.pays(q, sequences)
     return Launch(tile=tile, packed=packed, shared=shared, specialised=specialised, warps=warps, stages=stages)
 
 
@@ -78,21 +78,14 @@ def forward(
     """(out, lse in powers of two): q (Tq, Hq, D), k and v (Tk, Hk, D); rows of no sequence are 0 and +inf."""
     (tokens, heads, head), group = q.shape, q.shape[1] // k.shape[1]
     splits = cdiv(sequences.longest_key, SPLIT_KEYS)
-    launch = launch or forced_launch(Launch) or choose(q, group, sequences.count, sequences.longest_query, splits)
+    launch = launch or forced_launch(Launch) or choose(q, group, sequences, splits)
     specialised = launch.specialised and launch.described and not launch.packed
-    specialised = specialised and triton_hopper.takes(q, k, v, sequences, rule)
-    if specialised:
-        launch = Launch(tile=triton_hopper.QUERIES)
+    if specialised and triton_hopper.takes(q, k, v, sequences, rule):
+        return triton_hopper.forward(q, k, v, sequences, rule)
     pack = group if launch.packed else 1
-    out = torch.zeros(tokens, heads, head, dtype=q.dtype, device=q.device)
-    lse = torch.full((tokens, heads), math.inf, dtype=torch.float32, device=q.device)
+    out = torch.empty(tokens, heads, head, dtype=q.dtype, device=q.device)
+    lse = torch.empty(tokens, heads, dtype=torch.float32, device=q.device)
     tiles = cdiv(sequences.longest_query, launch.tile // pack)
-    redo = None
-    if specialised:
-        with on_device(q):
-            redo = triton_hopper.forward(q, k, v, out, lse, sequences, rule)
-        # It marks two tiles of this kernel's at a time, the last of which may have no queries.
-        tiles = 2 * cdiv(tiles, 2)
     described = launch.described and sequences.pages is None and q.dtype != torch.float32 and describable(k, v)
     pages = sequences.pages
     matrices = (describe(k, BLOCK_KEYS), describe(v, BLOCK_KEYS)) if described else (None, None)
@@ -111,7 +104,6 @@ def forward(
         sequences.k_start,
         sequences.k_length,
         pages,
-        redo,
         *q.stride()[:2],
         *k.stride()[:2],
         *v.stride()[:2],
@@ -127,6 +119,7 @@ def forward(
         rule.cap,
     )
     with on_device(q):
+        fill_uncovered(out, lse, sequences.q_start, sequences.q_length, math.inf)
         run(
             attention_forward,
             sequences.count * (heads // pack) * tiles * (splits if alone else 1),

@@ -32,6 +32,7 @@ LAUNCHES: Final[Mapping[str, Launch]] = MappingProxyType(
     }
 )
 _PRODUCTS: Final = "its addresses are products of three and four sizes, for which z3 gave no answer in minutes"
+_WARPS: Final = "its warps hand each other the number of a tile through shared memory"
 UNDECIDED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "attention_forward": _PRODUCTS,
@@ -39,7 +40,12 @@ UNDECIDED: Final[Mapping[str, str]] = MappingProxyType(
         "attention_delta": _PRODUCTS,
         "attention_dq": _PRODUCTS,
         "attention_dk_dv": _PRODUCTS,
-        "attention_hopper": "its warps hand each other the number of a tile through shared memory",
+        "attention_forward_marked": _PRODUCTS,
+        "attention_dq_marked": _PRODUCTS,
+        "attention_dk_dv_marked": _PRODUCTS,
+        "attention_hopper": _WARPS,
+        "attention_dq_hopper": _WARPS,
+        "attention_dk_dv_hopper": _WARPS,
         "function_elements": "it tries elementary functions, and lies in a layer above this one",
         "twice_plus_one": "the tracer of kernels tries itself with it, and launches it nowhere else",
         "philox_blocks": "it tries elementary functions, and lies in a layer above this one",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from samebits.ops._triton import columns
+from samebits.ops.attention import triton_uncovered
 from samebits.ops.distill_loss import triton_kernel as distill_loss
 from samebits.ops.distill_loss.reference import STATISTICS
 from samebits.ops.embedding import triton_kernel as embedding
@@ -207,7 +208,28 @@ def _rope_rotate(m: Machine) -> None:
     )
 
 
+def _attention_uncovered(m: Machine) -> None:
+    """Two tensors of the same tokens, and a table of sequences."""
+    T, S, W, second = m.sizes("T S W second")
+    (ROWS,) = m.numbers("ROWS")
+    m.call(
+        triton_uncovered.attention_uncovered,
+        program=m.unknown(0, m.cdiv(T, ROWS)),
+        ptr=Buffer("first", T.to(64) * W),
+        second_ptr=Buffer("second", T.to(64) * second),
+        start_ptr=Buffer("start", S),
+        length_ptr=Buffer("length", S),
+        tokens=T,
+        count=S,
+        width=W,
+        second_width=second,
+        SECOND=Anything(m),
+        ROWS=ROWS,
+    )
+
+
 KERNELS: Final[dict[str, Launch]] = {
+    "attention_uncovered": _attention_uncovered,
     "softmax_forward": _rows(softmax.softmax_forward, {"x": "MH", "y": "MH"}, LOGARITHM=True),
     "softmax_backward": _rows(softmax.softmax_backward, {"dy": "MH", "y": "MH", "dx": "MH"}, LOGARITHM=True),
     "rmsnorm_forward": _rmsnorm_forward,

@@ -1,6 +1,6 @@
 """The kernel of attention's backward pass for Hopper that walks the queries for a tile of keys: dK and dV, by Gluon.
 
-The order of `attention_dk_dv` in ops/attention/triton_dk_dv.py, so the same bits: heads of a group ascending, in each
+The order of `attention_dk_dv` in triton_dk_dv.py, so the same bits: heads of a group ascending, in each
 head blocks of 64 queries ascending. One warp loads keys and values of a tile, then queries, gradients of the output and
 the two numbers of each row; two groups of four warps have 64 keys each. Scores stand transposed, keys down. Keys that
 no query sees get zeros here, so that nothing is filled before. Knows no launch."""
@@ -11,10 +11,16 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from hopper_attention.walking import any_not_finite, product, scaled, store_wide, wait_for_block
 from samebits.ops.attention.triton_blocks import query_range
-from samebits.ops.attention.triton_hopper_forward import barriers_of
-from samebits.ops.attention.triton_hopper_tiles import BLOCK, GROUPS, ROWS, constants, publish, published
+from samebits.ops.attention.triton_hopper_tiles import BLOCK, ROWS, barriers_of, constants, publish, published
+from samebits.ops.attention.triton_hopper_walking import (
+    GROUPS,
+    any_not_finite,
+    product,
+    scaled,
+    store_wide,
+    wait_for_block,
+)
 
 
 @gluon.jit
@@ -41,15 +47,15 @@ def keys_at(number, tables, sizes, CONSTANTS: gl.constexpr):
     number = number % (section * tiles)
     wide = gl.minimum(section, lines - before)
     line = before + number % wide
-    first = number // wide * (GROUPS * ROWS)
+    first = number // wide * (CONSTANTS.GROUPS * ROWS)
     sequence, key_head = line // key_heads, line % key_heads
     q_length, k_length = gl.load(q_length_ptr + sequence).to(gl.int32), gl.load(k_length_ptr + sequence).to(gl.int32)
-    start, _, _, end = queries_of(first, GROUPS * ROWS, q_length, k_length, window, CONSTANTS)
+    start, _, _, end = queries_of(first, CONSTANTS.GROUPS * ROWS, q_length, k_length, window, CONSTANTS)
     return line, sequence, key_head, first, q_length, k_length, start, end
 
 
 @gluon.jit
-def load(described, shared, barriers, tables, sizes, counter_ptr, BUFFERS: gl.constexpr, CONSTANTS: gl.constexpr):
+def load(described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS: gl.constexpr):
     """The warp that loads: keys and values of a tile, then for every head of the group block after block of queries."""
     q_start_ptr, _, k_start_ptr, _ = tables
     q_described, do_described, k_described, v_described, rows_described = described
@@ -64,14 +70,12 @@ def load(described, shared, barriers, tables, sizes, counter_ptr, BUFFERS: gl.co
         _, sequence, key_head, first, _, _, start, end = keys_at(number, tables, sizes, CONSTANTS)
         q_row = gl.load(q_start_ptr + sequence).to(gl.int32)
         k_row = (gl.load(k_start_ptr + sequence) + first).to(gl.int32)
-        buffer = turns % BUFFERS
-        own = k_ready.index(buffer)
-        mbarrier.wait(k_free.index(buffer), turns // BUFFERS & 1 ^ 1)
-        mbarrier.expect(own, 2 * GROUPS * k_described.block_type.nbytes)
+        mbarrier.wait(k_free, turns & 1 ^ 1)
+        mbarrier.expect(k_ready, 2 * GROUPS * k_described.block_type.nbytes)
         for group in gl.static_range(GROUPS):
             at = [k_row + group * ROWS, key_head * CONSTANTS.HEAD]
-            tma.async_copy_global_to_shared(k_described, at, own, k_shared.index(buffer * GROUPS + group))
-            tma.async_copy_global_to_shared(v_described, at, own, v_shared.index(buffer * GROUPS + group))
+            tma.async_copy_global_to_shared(k_described, at, k_ready, k_shared.index(group))
+            tma.async_copy_global_to_shared(v_described, at, k_ready, v_shared.index(group))
         for member in range(CONSTANTS.GROUP):
             head = key_head * CONSTANTS.GROUP + member
             line = sequence * 2 * heads + head
@@ -149,7 +153,7 @@ def add_block(dk, dv, keys, block, loaded, own, shared, barriers, view, c, CONST
 
 
 @gluon.jit
-def compute(group, shared, barriers, tables, results, sizes, factors, BUFFERS: gl.constexpr, CONSTANTS: gl.constexpr):
+def compute(group, shared, barriers, tables, results, sizes, factors, CONSTANTS: gl.constexpr):
     """A group of warps that computes: its half of every tile of the program."""
     _, _, k_start_ptr, _ = tables
     q_shared, do_shared, k_shared, v_shared, lse_shared, delta_shared, numbers = shared
@@ -172,9 +176,8 @@ def compute(group, shared, barriers, tables, results, sizes, factors, BUFFERS: g
         keys = first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
         view = (q_length, k_length, window, full_start, full_end)
         dk, dv = gl.zeros((ROWS, HEAD), gl.float32, SUMS), gl.zeros((ROWS, HEAD), gl.float32, SUMS)
-        buffer = turns % BUFFERS
-        own = (k_shared.index(buffer * GROUPS + group), v_shared.index(buffer * GROUPS + group))
-        mbarrier.wait(k_ready.index(buffer), turns // BUFFERS & 1)
+        own = (k_shared.index(group), v_shared.index(group))
+        mbarrier.wait(k_ready, turns & 1)
         for _member in range(CONSTANTS.GROUP):
             loaded = pass_by(own_start - start, loaded, ready, free, CONSTANTS)
             for block in range(own_start, own_end):
@@ -193,7 +196,7 @@ def compute(group, shared, barriers, tables, results, sizes, factors, BUFFERS: g
                 )
                 loaded += 1
             loaded = pass_by(end - own_end, loaded, ready, free, CONSTANTS)
-        mbarrier.arrive(k_free.index(buffer))
+        mbarrier.arrive(k_free)
         inside = first + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS)) < k_length
         row = (gl.load(k_start_ptr + sequence).to(gl.int64) + first) * key_heads + key_head
         store_wide(dk_ptr, row, key_heads, first, k_length, scaled(dk, scale), HEAD)
@@ -243,21 +246,20 @@ def attention_dk_dv_hopper(
     CAUSAL: gl.constexpr,
     WINDOWED: gl.constexpr,
     STAGES: gl.constexpr,
-    BUFFERS: gl.constexpr,
 ):
     """dV = sum of P dO, dK = scale * sum of dS Q, for tiles of 128 keys of a key head, until there are no more."""
-    CONSTANTS: gl.constexpr = constants(HEAD, GROUP, CAUSAL, WINDOWED, False, STAGES, 0)
+    CONSTANTS: gl.constexpr = constants(HEAD, GROUP, CAUSAL, WINDOWED, False, STAGES, 0, GROUPS)
     LAYOUT: gl.constexpr = q_described.layout
     LINE: gl.constexpr = rows_described.layout
     dtype: gl.constexpr = q_described.dtype
-    k_shared = gl.allocate_shared_memory(dtype, [BUFFERS * GROUPS, ROWS, HEAD], LAYOUT)
-    v_shared = gl.allocate_shared_memory(dtype, [BUFFERS * GROUPS, ROWS, HEAD], LAYOUT)
+    k_shared = gl.allocate_shared_memory(dtype, [GROUPS, ROWS, HEAD], LAYOUT)
+    v_shared = gl.allocate_shared_memory(dtype, [GROUPS, ROWS, HEAD], LAYOUT)
     q_shared = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, HEAD], LAYOUT)
     do_shared = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, HEAD], LAYOUT)
     lse_shared = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK], LINE)
     delta_shared = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK], LINE)
     numbers = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    k_ready, k_free = barriers_of(BUFFERS, 1), barriers_of(BUFFERS, GROUPS)
+    k_ready, k_free = barriers_of(1, 1).index(0), barriers_of(1, GROUPS).index(0)
     ready, free = barriers_of(STAGES, 1), barriers_of(STAGES, GROUPS)
     number_ready, number_free = barriers_of(2, 1), barriers_of(2, GROUPS)
     shared = (q_shared, do_shared, k_shared, v_shared, lse_shared, delta_shared, numbers)
@@ -267,9 +269,9 @@ def attention_dk_dv_hopper(
     sizes, factors = (lines, heads, tiles, section, window), (c, scale)
     gl.warp_specialize(
         [
-            (compute, (0, shared, barriers, tables, results, sizes, factors, BUFFERS, CONSTANTS)),
-            (compute, (1, shared, barriers, tables, results, sizes, factors, BUFFERS, CONSTANTS)),
-            (load, (described, shared, barriers, tables, sizes, counter_ptr, BUFFERS, CONSTANTS)),
+            (compute, (0, shared, barriers, tables, results, sizes, factors, CONSTANTS)),
+            (compute, (1, shared, barriers, tables, results, sizes, factors, CONSTANTS)),
+            (load, (described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS)),
         ],
         [4, 1],
         [240, 24],

@@ -1,6 +1,6 @@
 """The kernel of attention's backward pass for Hopper that walks the keys for a tile of queries: dQ, by Gluon.
 
-The order of `attention_dq` in ops/attention/triton_dq.py, so the same bits. One warp loads queries, gradients of the
+The order of `attention_dq` in triton_dq.py, so the same bits. One warp loads queries, gradients of the
 output and blocks of keys and values; two groups of four warps have 64 queries each, and nobody waits for another
 group. Rows that see no key get zeros here, so that nothing is filled before. Knows no launch."""
 
@@ -10,23 +10,30 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from hopper_attention.walking import any_not_finite, product, scaled, store_wide, wait_for_block
 from samebits.ops.attention.triton_blocks import seen
-from samebits.ops.attention.triton_hopper_forward import barriers_of, pass_by
 from samebits.ops.attention.triton_hopper_tiles import (
     BLOCK,
-    GROUPS,
     ROWS,
+    barriers_of,
     blocks_of,
     constants,
+    pass_by,
     publish,
     published,
     tile_at,
 )
+from samebits.ops.attention.triton_hopper_walking import (
+    GROUPS,
+    any_not_finite,
+    product,
+    scaled,
+    store_wide,
+    wait_for_block,
+)
 
 
 @gluon.jit
-def load(described, shared, barriers, tables, sizes, counter_ptr, BUFFERS: gl.constexpr, CONSTANTS: gl.constexpr):
+def load(described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS: gl.constexpr):
     """The warp that loads: a tile's queries and gradients of the output, then block after block of keys and values."""
     q_start_ptr, _, k_start_ptr, _ = tables
     q_described, do_described, k_described, v_described = described
@@ -41,14 +48,12 @@ def load(described, shared, barriers, tables, sizes, counter_ptr, BUFFERS: gl.co
         _, sequence, head, first, _, _, start, end = tile_at(number, tables, sizes, CONSTANTS)
         q_row = (gl.load(q_start_ptr + sequence) + first).to(gl.int32)
         k_row = gl.load(k_start_ptr + sequence).to(gl.int32)
-        buffer = turns % BUFFERS
-        here = q_ready.index(buffer)
-        mbarrier.wait(q_free.index(buffer), turns // BUFFERS & 1 ^ 1)
-        mbarrier.expect(here, 2 * GROUPS * q_described.block_type.nbytes)
+        mbarrier.wait(q_free, turns & 1 ^ 1)
+        mbarrier.expect(q_ready, 2 * GROUPS * q_described.block_type.nbytes)
         for group in gl.static_range(GROUPS):
             at = [q_row + group * ROWS, head * CONSTANTS.HEAD]
-            tma.async_copy_global_to_shared(q_described, at, here, q_shared.index(buffer * GROUPS + group))
-            tma.async_copy_global_to_shared(do_described, at, here, do_shared.index(buffer * GROUPS + group))
+            tma.async_copy_global_to_shared(q_described, at, q_ready, q_shared.index(group))
+            tma.async_copy_global_to_shared(do_described, at, q_ready, do_shared.index(group))
         column = head // CONSTANTS.GROUP * CONSTANTS.HEAD
         for block in range(start, end):
             stage = loaded % CONSTANTS.STAGES
@@ -117,7 +122,7 @@ def walk(start, end, loaded, q_shared, do_shared, shared, barriers, statistics, 
 
 
 @gluon.jit
-def compute(group, shared, barriers, tables, results, sizes, factors, BUFFERS: gl.constexpr, CONSTANTS: gl.constexpr):
+def compute(group, shared, barriers, tables, results, sizes, factors, CONSTANTS: gl.constexpr):
     """A group of warps that computes: its half of every tile of the program."""
     q_start_ptr, _, _, _ = tables
     q_shared, do_shared, k_shared, v_shared, numbers = shared
@@ -139,16 +144,15 @@ def compute(group, shared, barriers, tables, results, sizes, factors, BUFFERS: g
         minus_lse = gl.load(places, mask=rows < q_length, other=0.0)
         delta = gl.load(places + heads * pitch, mask=rows < q_length, other=0.0)
         sums = gl.zeros((ROWS, HEAD), gl.float32, SUMS)
-        buffer = turns % BUFFERS
-        mbarrier.wait(q_ready.index(buffer), turns // BUFFERS & 1)
+        mbarrier.wait(q_ready, turns & 1)
         loaded = pass_by(start, gl.where(own_end > own_start, own_start, end), loaded, ready, free, CONSTANTS)
         if own_end > own_start:
             sums = walk(
                 own_start,
                 own_end,
                 loaded,
-                q_shared.index(buffer * GROUPS + group),
-                do_shared.index(buffer * GROUPS + group),
+                q_shared.index(group),
+                do_shared.index(group),
                 (k_shared, v_shared),
                 (ready, free),
                 (minus_lse, delta),
@@ -156,10 +160,10 @@ def compute(group, shared, barriers, tables, results, sizes, factors, BUFFERS: g
                 c,
                 CONSTANTS,
             )
-            mbarrier.arrive(q_free.index(buffer))
+            mbarrier.arrive(q_free)
             loaded = pass_by(own_end, end, loaded + own_end - own_start, ready, free, CONSTANTS)
         else:
-            mbarrier.arrive(q_free.index(buffer))
+            mbarrier.arrive(q_free)
         inside = first + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS)) < q_length
         row = (gl.load(q_start_ptr + sequence).to(gl.int64) + first) * heads + head
         store_wide(dq_ptr, row, heads, first, q_length, scaled(sums, scale), HEAD)
@@ -208,18 +212,17 @@ def attention_dq_hopper(
     CAUSAL: gl.constexpr,
     WINDOWED: gl.constexpr,
     STAGES: gl.constexpr,
-    BUFFERS: gl.constexpr,
 ):
     """dQ = scale * sum over keys ascending of dS K, for tiles of 128 queries of a head, until there are no more."""
-    CONSTANTS: gl.constexpr = constants(HEAD, GROUP, CAUSAL, WINDOWED, False, STAGES, 0)
+    CONSTANTS: gl.constexpr = constants(HEAD, GROUP, CAUSAL, WINDOWED, False, STAGES, 0, GROUPS)
     LAYOUT: gl.constexpr = q_described.layout
     dtype: gl.constexpr = q_described.dtype
-    q_shared = gl.allocate_shared_memory(dtype, [BUFFERS * GROUPS, ROWS, HEAD], LAYOUT)
-    do_shared = gl.allocate_shared_memory(dtype, [BUFFERS * GROUPS, ROWS, HEAD], LAYOUT)
+    q_shared = gl.allocate_shared_memory(dtype, [GROUPS, ROWS, HEAD], LAYOUT)
+    do_shared = gl.allocate_shared_memory(dtype, [GROUPS, ROWS, HEAD], LAYOUT)
     k_shared = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, HEAD], LAYOUT)
     v_shared = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, HEAD], LAYOUT)
     numbers = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    q_ready, q_free = barriers_of(BUFFERS, 1), barriers_of(BUFFERS, GROUPS)
+    q_ready, q_free = barriers_of(1, 1).index(0), barriers_of(1, GROUPS).index(0)
     ready, free = barriers_of(STAGES, 1), barriers_of(STAGES, GROUPS)
     number_ready, number_free = barriers_of(2, 1), barriers_of(2, GROUPS)
     shared = (q_shared, do_shared, k_shared, v_shared, numbers)
@@ -232,9 +235,9 @@ def attention_dq_hopper(
     sizes, factors = (lines, heads, tiles, section, window), (c, scale)
     gl.warp_specialize(
         [
-            (compute, (0, shared, barriers, tables, results, sizes, factors, BUFFERS, CONSTANTS)),
-            (compute, (1, shared, barriers, tables, results, sizes, factors, BUFFERS, CONSTANTS)),
-            (load, (described, shared, barriers, tables, sizes, counter_ptr, BUFFERS, CONSTANTS)),
+            (compute, (0, shared, barriers, tables, results, sizes, factors, CONSTANTS)),
+            (compute, (1, shared, barriers, tables, results, sizes, factors, CONSTANTS)),
+            (load, (described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS)),
         ],
         [4, 1],
         [240, 24],

@@ -1,4 +1,4 @@
-"""What the two kernels of the backward pass share: products without an accumulator, marks, and rows stored wide.
+"""What the kernels of the backward pass for Hopper share: products without an accumulator, marks, rows stored wide.
 
 Knows no launch and no loads."""
 
@@ -9,6 +9,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma
 
 from samebits.ops.attention.triton_hopper_tiles import BLOCK, ROWS
+
+GROUPS = gl.constexpr(2)
+"""Groups of warps that compute: three would have too few registers."""
 
 
 @gluon.jit

@@ -1,11 +1,18 @@
 """Rows that no sequence covers, by Triton: they hold what nothing was computed for, 0 or +inf.
 
-Kernels that write all other rows then need no memory that was filled before. Knows no launch."""
+Kernels that write all other rows then need no memory that was filled before."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from samebits.ops._triton.launch import run
+from samebits.ops._triton.sizes import cdiv
+
+COVERED_ROWS = 64
+"""Of a program."""
 
 
 @triton.jit
@@ -47,3 +54,18 @@ def attention_uncovered(
     if tl.max(uncovered.to(tl.int32), 0) > 0:
         fill(ptr, rows, uncovered, width, 0.0)
         fill(second_ptr, rows, uncovered, second_width, SECOND)
+
+
+def fill_uncovered(first: Tensor, second: Tensor, start: Tensor, length: Tensor, value: float) -> None:
+    """Zeros into the rows of no sequence, and `value` into those of the second tensor."""
+    tokens = first.shape[0]
+    widths = (first[0].numel(), second[0].numel()) if tokens else (0, 0)
+    run(
+        attention_uncovered,
+        cdiv(tokens, COVERED_ROWS),
+        (first, second, start, length, tokens, start.shape[0], *widths),
+        warps=4,
+        stages=1,
+        SECOND=value,
+        ROWS=COVERED_ROWS,
+    )

@@ -1,7 +1,7 @@
 """Tiles of the backward pass that were marked as not finite, done again with care by Triton: eight marks a program.
 
 What is not finite may have come from a pair that a mask separates (0 * NaN). The walks are those of the kernels in
-ops/attention, so the bits are theirs. Knows no launch."""
+this folder, so the bits are theirs. Knows no launch."""
 
 from __future__ import annotations
 
