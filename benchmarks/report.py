@@ -143,6 +143,18 @@ def decoding_on_gpu(record: Record) -> list[str]:
     return listed(map(line, record["lines"]))
 
 
+def decode_attention_on_gpu(record: Record) -> list[str]:
+    """The kernel in use; the record has another one, which is not in use, beside it."""
+
+    def line(row: Record) -> Line:
+        sequences = "1 sequence" if row["sequences"] == 1 else f"{row['sequences']} sequences"
+        ratio = row["in_use_ratio"]
+        missed = row["target"] if ratio < row["target"] else None
+        return Line(case=f"{sequences} of {row['keys']:,} keys", ratio=ratio, missed=missed)
+
+    return listed(map(line, record["rows"]))
+
+
 def invariant_on_gpu(record: Record) -> list[str]:
     def line(row: Record, part: str) -> Line:
         ratio = row[f"{part}_ratio"]
@@ -251,6 +263,12 @@ PARTS = (
         title="Decoding a Llama of 8 billion weights, bfloat16",
         compared="tokens a second over those of transformers with a static cache, compiled with CUDA graphs",
         write=decoding_on_gpu,
+    ),
+    Part(
+        file="h200_decode_attention.json",
+        title="Attention of one query a sequence, 32 heads over 8 of 128, bfloat16",
+        compared="time of the faster of cuDNN and flash attention over ours",
+        write=decode_attention_on_gpu,
     ),
     Part(
         file="h200_invariant.json",
