@@ -104,7 +104,7 @@ def test_an_audit_lists_what_waits(samebits: Any, tmp_path: Path) -> None:
     """Without receipts every obligation is a hole; what has no code is listed and never counted."""
     ran = samebits("contract", "audit", "--receipts", str(tmp_path), "--json")
     found = json.loads(ran.out)
-    assert ran.code == 1 and found["holes"] and "GA-OB8" in found["not_bound_yet"]["gradient_accumulation"]
+    assert ran.code == 1 and found["holes"] and "BUFSIZE-OB7" in found["not_bound_yet"]["buf_size"]
     assert all("not bound" not in each["what"] for each in found["holes"])
 
 
