@@ -75,6 +75,7 @@ def _block(function: dict[str, Any], top: float, colours: dict[str, str]) -> str
     for rows in [2**power for power in range(last.bit_length())]:
         middle = MARGIN + (rows - 1) * CELL + CELL / 2
         parts.append(_text(middle, y + STRIP + 14, 10, str(rows), kind="faint", anchor="middle"))
+    parts.append(_text(WIDTH - MARGIN, top + 20, 10, "rows in the batch", kind="faint", anchor="end"))
     for number, order in enumerate(orders):
         x = MARGIN + number * (TREE_WIDTH + MARGIN)
         parts.append(_tree(read_order(order["order"]), x, y + STRIP + 26, colours[order["digest"]]))
