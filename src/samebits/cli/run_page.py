@@ -17,6 +17,7 @@ from markupsafe import Markup
 from samebits.trace.spans import Span
 from samebits.trace.summary import Row, summary
 from samebits.train import events
+from samebits.train.step_traces import newest
 
 if TYPE_CHECKING:
     from samebits.cli.run_evidence import Evidence
@@ -54,7 +55,7 @@ def render(folder: Path, *, with_evidence: bool = False) -> str:
     of_kind = {kind: [each for each in log if each["event"] == kind] for kind in events.KINDS}
     if not of_kind["start"]:
         raise ValueError(f"{folder}: {events.NAME} has no start; allowed: the folder of a training run")
-    spans = _spans(folder / TRACE)
+    spans = _spans(folder)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -132,9 +133,10 @@ def _drawn(points: Sequence[tuple[int, float]], marked: Sequence[int]) -> Markup
     )
 
 
-def _spans(path: Path) -> list[Span]:
-    """Those of a recording beside the run; none without one."""
-    if not path.is_file():
+def _spans(folder: Path) -> list[Span]:
+    """Those of a recording beside the run, or of the last step that the run recorded itself; else none."""
+    path = folder / TRACE if (folder / TRACE).is_file() else newest(folder)
+    if path is None:
         return []
     known = {"span", "granularity", "number", "parent", "thread", "began", "ended", "device"}
     found = []

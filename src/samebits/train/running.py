@@ -32,6 +32,7 @@ from samebits.train.observing import Observing
 from samebits.train.plan_rules import check_counted
 from samebits.train.ranks import ranks_of
 from samebits.train.speed import peak_flops, utilisation
+from samebits.train.step_traces import StepTraces
 from samebits.train.trainer import OURS, Parts, StepRecord, Trainer
 
 
@@ -71,14 +72,17 @@ def run(
     parts: Parts = OURS,
     grid: Grid | None = None,
     data: Data | None = None,
+    trace_steps: int = 0,
 ) -> Summary:
     """Trains into a folder. `resume` goes on from its newest whole checkpoint, or begins where there is none.
-    `data`: what the configuration names, where it has been read already.
+    `data`: what the configuration names, where it has been read already. `trace_steps`: every how many steps one is
+    recorded, on rank 0; 0: none.
 
     On every rank of a grid at once, with one folder for all of them: rank 0 shows, logs and keeps checkpoints. What
     each rank reads is compared before anything is written."""
     grid = grid or Grid(world=World())
     world = grid.world
+    traces = StepTraces(folder, trace_steps if world.rank == 0 else 0)
     screen = screen if screen is not None and world.rank == 0 else Silent()
     agree(
         world,
@@ -106,7 +110,7 @@ def run(
                 screen.note(f"passed over: {line}")
             trainer.restore(kept, tuple(allow_changes))
             del kept
-        return _Run(trainer, folder, events, screen, assessment).whole()
+        return _Run(trainer, folder, events, screen, assessment, traces).whole()
 
 
 def refuse_if_trained(folder: Path, present: Sequence[int], resume: bool) -> None:
@@ -145,8 +149,10 @@ def environment(trainer: Trainer) -> dict[str, Any]:
 class _Run:
     """The loop, and all that happens around a step."""
 
-    def __init__(self, trainer: Trainer, folder: Path, events: Events, screen: Screen, assessment: Assessment) -> None:
-        self.trainer, self.folder, self.events, self.screen = trainer, folder, events, screen
+    def __init__(
+        self, trainer: Trainer, folder: Path, events: Events, screen: Screen, assessment: Assessment, traces: StepTraces
+    ) -> None:
+        self.trainer, self.folder, self.events, self.screen, self.traces = trainer, folder, events, screen, traces
         self.waived = tuple(refusal.obligation for refusal in assessment.waived)
         self.parameters = assessment.run.parameters
         self.resumed_from, self.tokens = trainer.done, 0
@@ -192,7 +198,8 @@ class _Run:
         return summary
 
     def _step(self) -> None:
-        with span(f"step {self.trainer.done + 1}", "step"):
+        number = self.trainer.done + 1
+        with self.traces.step(number), span(f"step {number}", "step"):
             record = self.trainer.step()
         self._show(record)
         every, last = self.trainer.config.training.save_steps, self.trainer.run.steps

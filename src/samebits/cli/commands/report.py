@@ -34,7 +34,8 @@ def write(
 ) -> None:
     """Write the run's page: curves, alarms, where time went, settings, digests, what it rests on. It needs no network.
 
-    A trace.jsonl in the folder (samebits profile --output) adds kernels, blocks and a flame view."""
+    A recorded step (samebits train --trace-steps, or a trace.jsonl of samebits profile --output put into the folder)
+    adds kernels, blocks and a flame view."""
     output().print(str(_written(run, page, evidence)))
 
 

@@ -33,6 +33,14 @@ Tensor = Annotated[
 ]
 
 
+TraceSteps = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="N", help="Record the kernels and blocks of every N-th step into OUT/traces; 0: of none."
+    ),
+]
+
+
 def train(
     config: Source,
     out: Out,
@@ -41,6 +49,7 @@ def train(
     exported: Export = None,
     tensor: Tensor = 1,
     settings: Settings = None,
+    trace_steps: TraceSteps = 0,
     as_json: Json = False,
 ) -> None:
     """Train a model. What `samebits plan` refuses is refused here, before a step is spent; a broken contract stops it.
@@ -69,7 +78,15 @@ def train(
         grid = Grid(world=world, tensor=tensor)
         try:
             with on_stderr(chosen.monitoring.logging_steps) if world.rank == 0 else nullcontext(None) as screen:
-                summary = run(chosen, out, resume=resume, allow_changes=allow_changes or [], screen=screen, grid=grid)
+                summary = run(
+                    chosen,
+                    out,
+                    resume=resume,
+                    allow_changes=allow_changes or [],
+                    screen=screen,
+                    grid=grid,
+                    trace_steps=trace_steps,
+                )
         except RefusedError as refused:
             if world.rank == 0:
                 _refused(config, chosen, refused.assessment, as_json)
