@@ -92,6 +92,32 @@ def test_decoding_has_the_bits_of_the_model(shape: str, dtype: torch.dtype, join
             assert answers(model, requests) == found
 
 
+@pytest.mark.parametrize(
+    ("most", "limit", "room"),
+    [(1, 99999, 2048), (2048, 99999, 2048), (2049, 99999, 4096), (9000, 99999, 16384), (9000, 9500, 9500), (5, 40, 40)],
+)
+def test_a_step_has_room_for_what_requests_have(most: int, limit: int, room: int) -> None:
+    assert decode_step.captured_keys(most, limit) == room
+
+
+def test_a_request_that_outgrows_its_room_keeps_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of its own for each room, doubled; planted: a room too small is noticed, not read beyond."""
+    model = model_of("plain", torch.float32, joined=True)
+    wanted = answers(model, 5)
+    rooms = set()
+
+    def seen(*arguments: Any) -> DecodeStep:
+        rooms.add(arguments[3])
+        return DecodeStep(*arguments)
+
+    monkeypatch.setattr(engine, "DecodeStep", seen)
+    monkeypatch.setattr(decode_step, "LEAST_ROOM", 16)
+    assert answers(model, 5) == wanted and rooms == {2, 4}
+    monkeypatch.setattr(engine, "captured_keys", lambda most, limit: 16)
+    with pytest.raises(ValueError, match="a request has 42 keys; allowed: up to 16"):
+        answers(model, 5)
+
+
 def test_weights_that_are_updated_in_place_are_seen() -> None:
     """A captured call holds addresses: what is there is read anew in each step."""
     model = model_of("plain", torch.float32, joined=False)

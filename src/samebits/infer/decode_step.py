@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from samebits.infer.drawing import Choices, tokens_and_logprobs
 from samebits.infer.pages import LayerCache, Tables, places
 from samebits.model import Batch, Model
 from samebits.nn.strategy import OURS
+from samebits.ops.attention.forms import SPLIT_KEYS
 from samebits.ops.attention.layout import Spread
 from samebits.ops.capture import Arena, capture
 from samebits.ops.cuda_graph import CudaGraph
@@ -40,6 +41,9 @@ class Captured(Protocol):
     def replay(self) -> Decoded: ...
 
 
+# Keys: one split of attention.
+LEAST_ROOM: Final = SPLIT_KEYS
+
 Capturing = Callable[[Callable[[], Decoded]], Captured]
 
 
@@ -61,6 +65,17 @@ def captured_rows(requests: int, device: torch.device) -> int:
     if device.type != "cuda":
         return requests
     return 1 << (requests - 1).bit_length() if requests <= 8 else -(-requests // 8) * 8
+
+
+def captured_keys(most: int, limit: int) -> int:
+    """Keys that a captured step has room for, where a request has so `most` of them, and none may have over `limit`.
+
+    Attention is launched for all splits that there is room for, so a few keys should not be given room for many: it
+    is doubled as requests grow. Decides no bit."""
+    room = LEAST_ROOM
+    while room < most:
+        room *= 2
+    return min(room, limit)
 
 
 class DecodeStep:
@@ -94,7 +109,9 @@ class DecodeStep:
         self, ids: Sequence[int], held: Sequence[int], tables: Sequence[Sequence[int]], choices: Choices
     ) -> Decoded:
         """Of one token each, in tensors of the next step too. Keys are added in pages that tables name already."""
-        count, rows = len(ids), self._batch.ids.shape[0]
+        count, rows, room = len(ids), self._batch.ids.shape[0], self._tables.pages.shape[1] * self._size
+        if max(held) >= room:
+            raise ValueError(f"decode step: a request has {max(held) + 1} keys; allowed: up to {room}")
         # A row too many is the first request once more: it writes what is written there anyway.
         sources = [*range(count), *[0] * (rows - count)]
         written = [places(table, key, key + 1, self._size)[0] for table, key in zip(tables, held, strict=True)]
@@ -116,7 +133,9 @@ class DecodeStep:
         """Tell the table of every request that has another one than in the step before."""
         for row, (table, known) in enumerate(zip(tables, self._named, strict=True)):
             if table != known:
-                self._tables.pages[row, : len(table)] = torch.tensor(table, dtype=torch.int32)
+                # Of pages that are not used yet there may be more than there is room for.
+                named = table[: self._tables.pages.shape[1]]
+                self._tables.pages[row, : len(named)] = torch.tensor(named, dtype=torch.int32)
                 self._named[row] = list(table)
 
     def _pass(self) -> Decoded:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.infer.decode_step import Decoded, DecodeStep, can_capture, captured_rows, capturing
+from samebits.infer.decode_step import Decoded, DecodeStep, can_capture, captured_keys, captured_rows, capturing
 from samebits.infer.drawing import Choices, Drawn, NotFiniteError, draw, likeliest
 from samebits.infer.pages import LayerCache, PagePool, Tables
 from samebits.infer.request import NO_TOKEN, Completion, Event, Finish, Request
@@ -59,7 +59,8 @@ class Engine:
             LayerCache(*sizes, dtype=model.dtype, device=model.device) for _ in range(config.num_hidden_layers)
         ]
         self._captures = can_capture(self.model)
-        self._decode_steps: dict[int, DecodeStep] = {}
+        self._decode_steps: dict[tuple[int, int], DecodeStep] = {}
+        """By rows, and keys that there is room for."""
         self._capturing = capturing(model.device)
         self._jobs: dict[int, Job] = {}
         self._unsent: list[Event] = []
@@ -202,7 +203,9 @@ class Engine:
         held = [job.computed for job in jobs]
         if self._captures and max(counts) == 1:
             ids = [job.tokens[job.computed] for job in jobs]
-            return self._decode_step(len(jobs)).run(ids, held, [job.table for job in jobs], Choices.of(jobs))
+            return self._decode_step(len(jobs), max(held) + 1).run(
+                ids, held, [job.table for job in jobs], Choices.of(jobs)
+            )
         tables = Tables.of([job.table for job in jobs], held, counts, self._scheduler.page_size, device)
         for cache in self._caches:
             cache.at(tables)
@@ -213,12 +216,13 @@ class Engine:
         )
         return self.model.hidden(batch, self._caches)
 
-    def _decode_step(self, requests: int) -> DecodeStep:
-        rows = captured_rows(requests, self.model.device)
-        if rows not in self._decode_steps:
-            pages = -(-self._limit // self._scheduler.page_size)
-            self._decode_steps[rows] = DecodeStep(self.model, self._caches, rows, pages, self._capturing)
-        return self._decode_steps[rows]
+    def _decode_step(self, requests: int, keys: int) -> DecodeStep:
+        """For so many requests, of which none has more keys."""
+        rows, room = captured_rows(requests, self.model.device), captured_keys(keys, self._limit)
+        if (rows, room) not in self._decode_steps:
+            pages = -(-room // self._scheduler.page_size)
+            self._decode_steps[rows, room] = DecodeStep(self.model, self._caches, rows, pages, self._capturing)
+        return self._decode_steps[rows, room]
 
     def _prompt_scores(self, planned: list[tuple[Job, int]], hidden: Tensor) -> list[list[Score]]:
         """For each job the logprobs of the prompt's tokens that come after those just computed, if they are wanted,
