@@ -23,7 +23,7 @@ from tests.checker.kernels import FOLDER, faulty, name, sound
 from torch import Tensor
 
 import samebits as sb
-from samebits.checker.adversary import Request, examine, origin_of_text, watching, workers
+from samebits.checker.adversary import Request, examine, one_order, origin_of_text, watching, workers
 from samebits.checker.adversary.any_formula import with_any_formula
 from samebits.checker.adversary.coverage import Coverage
 from samebits.checker.adversary.frames import BrokenPipeMessageError, receive, send
@@ -287,6 +287,15 @@ def test_two_orders_of_a_wider_accumulator_are_no_broken_promise(tmp_path: Path)
     file.write_text("def linear(x, w):\n    return (x.double() @ w.double().T).to(x.dtype)\n")
     (finding,) = sb.check(f"{file}:linear", promises=["order"]).findings
     assert finding.verdict is Verdict.HOLDS and "wider than float32" in finding.detail
+
+
+@pytest.mark.parametrize("target", ["examples.my_kernel:split_by_batch", "examples.my_kernel:good"])
+def test_an_order_that_was_not_asked_for_all_rows_is_no_pass(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    """Planted: no time but for the first number of rows, as for a slow function or on a busy machine."""
+    monkeypatch.setattr(one_order, "SECONDS", 0.0)
+    (finding,) = sb.check(target, "matmul", promises=["order"], formats=["float32"]).findings
+    assert finding.verdict is Verdict.COULD_NOT_BE_JUDGED and finding.cases == 1, finding
+    assert finding.detail.startswith("too slow: for 1 rows it adds as "), finding.detail
 
 
 def test_a_closure_runs_in_a_fork_and_the_report_says_so() -> None:

@@ -6,22 +6,44 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from samebits.checker.adversary.bench import RaisedError
 from samebits.checker.adversary.probing import Probed
+from samebits.checker.adversary.workers import busy
 from samebits.checker.driving import CallError, Setting
 from samebits.checker.revealing import reveal_row
 from samebits.contracts.orders import declared_order
 from samebits.numerics.order import digest
 from samebits.numerics.picture import describe
+from samebits.numerics.reveal import Revelation
 from samebits.records.report import Finding, Verdict
 
 TERMS = 16
 ROWS = ((1, 0), (2, 1), (3, 0), (8, 5), (33, 32))
-SECONDS = 8.0
-CALLS_A_REVELATION = 400
+# For all of them, where no order is declared; more on a machine that is busy. What was not asked by then is not judged.
+SECONDS = 60.0
+
+
+class Seen:
+    """The orders that were revealed, by digest."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[int]] = {}
+        self.words: dict[str, str] = {}
+        self.plain = True
+        """Whether every one replays with float32 additions alone."""
+        self.asked = 0
+
+    def add(self, rows: int, found: Revelation) -> None:
+        assert found.order is not None
+        identity = digest(found.order)
+        self.rows.setdefault(identity, []).append(rows)
+        self.words[identity] = describe(found.order)
+        self.plain &= found.holds
+        self.asked += 1
 
 
 def judge_order(
@@ -30,12 +52,9 @@ def judge_order(
     """At most one finding: where the operator's output does not show its sum, nothing is asked."""
     bench = probed.bench
     spec = bench.form.spec
+    unjudged = partial(finding, "order", Verdict.COULD_NOT_BE_JUDGED)
     if spec.probe is None:
-        if declared:
-            return [
-                finding("order", Verdict.COULD_NOT_BE_JUDGED, 0, f"the output of {spec.name} does not show its sum")
-            ]
-        return []
+        return [unjudged(0, f"the output of {spec.name} does not show its sum")] if declared else []
     tell("the order of its sums")
 
     def called(*tensors: torch.Tensor) -> torch.Tensor:
@@ -45,51 +64,46 @@ def judge_order(
             raise CallError(str(error)) from error
 
     setting = Setting(function=called, spec=spec, backend="cpu")
-    known: dict[str, list[int]] = {}
-    words: dict[str, str] = {}
-    plain, deadline = True, time.monotonic() + SECONDS
-    for number, (rows, row) in enumerate(ROWS):
-        if number >= 2 and time.monotonic() > deadline and not declared:
+    seen, deadline = Seen(), time.monotonic() + SECONDS * busy()
+    for rows, row in ROWS:
+        if seen.asked and time.monotonic() > deadline and not declared:
             break
         try:
             found = reveal_row(setting, TERMS, rows, row, probed.formats[0])
         except CallError as reason:
-            if not declared:  # the probes' sizes are not among those it takes
-                return []
-            return [finding("order", Verdict.COULD_NOT_BE_JUDGED, number, f"{rows} rows of {TERMS} terms: {reason}")]
+            # Not declared: the probes' sizes may be none that it takes.
+            return [unjudged(seen.asked, f"{rows} rows of {TERMS} terms: {reason}")] if declared else []
         if found.order is None:
-            return [
-                finding("order", Verdict.COULD_NOT_BE_JUDGED, number, found.verdict.partition(": ")[2] or found.verdict)
-            ]
-        plain &= found.holds
-        identity = digest(found.order)
-        known.setdefault(identity, []).append(rows)
-        words[identity] = describe(found.order)
-    if len(known) > 1 and not plain and not declared:
+            return [unjudged(seen.asked, found.verdict.partition(": ")[2] or found.verdict)]
+        seen.add(rows, found)
+    verdict, detail = _of_several(seen) if len(seen.rows) > 1 and (seen.plain or declared) else _of_one(seen, declared)
+    return [finding("order", verdict, seen.asked, detail)]
+
+
+def _of_several(seen: Seen) -> tuple[Verdict, str]:
+    parts = [
+        f"rows {', '.join(map(str, rows))} use {seen.words[each]} [{each[:12]}]" for each, rows in seen.rows.items()
+    ]
+    return Verdict.DOES_NOT_HOLD, f"{len(parts)} orders for {TERMS} terms: {'; '.join(parts)}"
+
+
+def _of_one(seen: Seen, declared: str | None) -> tuple[Verdict, str]:
+    """Of one order; or of several that no float32 additions replay, where nothing is declared."""
+    words = next(iter(seen.words.values()))
+    if declared and (next(iter(seen.rows)) != digest(declared_order(declared, TERMS)) or not seen.plain):
+        beside = "" if seen.plain else ", in a wider or compensated accumulator"
+        wanted = describe(declared_order(declared, TERMS))
+        return Verdict.DOES_NOT_HOLD, f"found {words}{beside}; declared {declared}: {wanted}"
+    if seen.asked < len(ROWS):
+        which = ", ".join(str(rows) for rows, _ in ROWS[: seen.asked])
+        return (
+            Verdict.COULD_NOT_BE_JUDGED,
+            f"too slow: for {which} rows it adds as {words}; of {len(ROWS)} numbers of rows the others"
+            f" were not asked within {SECONDS:.0f} s of an idle machine",
+        )
+    if len(seen.rows) > 1:
         # In a wider accumulator two orders may round to one number: only bits can accuse it, and they were compared.
         wide = "its accumulator is wider than float32 or compensated: no one order of float32 additions replays it"
-        return [
-            finding("order", Verdict.HOLDS, len(ROWS), f"{wide}; {len(known)} orders seen by probes beyond float32")
-        ]
-    if len(known) > 1:
-        parts = [f"rows {', '.join(map(str, rows))} use {words[each]} [{each[:12]}]" for each, rows in known.items()]
-        return [
-            finding(
-                "order", Verdict.DOES_NOT_HOLD, len(ROWS), f"{len(known)} orders for {TERMS} terms: {'; '.join(parts)}"
-            )
-        ]
-    (identity,) = known
-    if declared and (identity != digest(declared_order(declared, TERMS)) or not plain):
-        beside = "" if plain else ", in a wider or compensated accumulator"
-        return [
-            finding(
-                "order",
-                Verdict.DOES_NOT_HOLD,
-                len(ROWS),
-                f"found {words[identity]}{beside}; declared {declared}: {describe(declared_order(declared, TERMS))}",
-            )
-        ]
-    note = (
-        words[identity] if plain else f"{words[identity]}, in an accumulator that is wider than float32 or compensated"
-    )
-    return [finding("order", Verdict.HOLDS, len(ROWS), f"one order for all rows: {note}")]
+        return Verdict.HOLDS, f"{wide}; {len(seen.rows)} orders seen by probes beyond float32"
+    beside = "" if seen.plain else ", in an accumulator that is wider than float32 or compensated"
+    return Verdict.HOLDS, f"one order for all rows: {words}{beside}"
