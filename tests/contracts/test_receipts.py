@@ -17,7 +17,7 @@ from tests.contracts.evidence import made_up
 
 from samebits.checker.present import Present
 from samebits.checker.status import ContractStanding, effective_levels, holes, shortfalls, standings
-from samebits.contracts.receipts import ELSEWHERE, FRESH, STALE, Facts, Receipt, compared
+from samebits.contracts.receipts import ELSEWHERE, FRESH, STALE, WHOLE, Facts, Receipt, compared
 from samebits.contracts.registry import Component, components
 from samebits.contracts.store import ReceiptError, Store
 
@@ -145,6 +145,26 @@ def test_an_edited_machine_is_false_too(own: Path) -> None:
     assert len(found(own)[1][NAME].false) >= 8
 
 
+def test_a_receipt_counts_for_its_own_contract_alone(own: Path) -> None:
+    """The types of another contract, with their own id and all, in a file where no types were shown."""
+    store = Store(own / "receipts")
+    types = [each for each in store.read(DEPENDENT) if each.obligation == WHOLE]
+    kept = [each for each in store.read(NAME) if each.obligation != WHOLE]
+    path, _ = lines_of(own)
+    path.unlink()
+    store.write(kept)
+    assert found(own)[1][NAME].levels["cpu"] == 0
+    (own / "receipts" / f"{DEPENDENT}.jsonl").unlink()
+    store.write(types)
+    moved = (own / "receipts" / f"{DEPENDENT}.jsonl").read_text()
+    path.write_text(path.read_text() + moved)
+    _, standing = found(own)
+    assert (standing[NAME].levels["cpu"], standing[NAME].verdict("cpu")) == (0, "does not hold")
+    assert standing[NAME].false[0].endswith(f"speaks about {DEPENDENT!r}; allowed: {NAME!r}")
+    with pytest.raises(ReceiptError, match="speaks about"):
+        store.read(NAME)
+
+
 def test_of_stale_receipts_the_one_with_least_changes_is_named(own: Path) -> None:
     """An older one, whose check has another name by now, says nothing that the newer one does not."""
     one = next(each.receipt for each in found(own)[1][NAME].receipts if each.receipt.key[1:4] == ("SQ-OB1", "cpu", 2))
@@ -246,8 +266,52 @@ def test_an_older_schema_counts_for_nothing(tmp_path: Path) -> None:
     assert Store(tmp_path).seconds("c") == {("C-OB1", 3, "batch"): 7.5}
 
 
-def test_what_is_no_receipt_is_told_by_its_line(tmp_path: Path) -> None:
-    for text, words in (("{", "no receipt"), ("[1]", "no receipt"), ('{"schema": "samebits.receipt/2"}', "'where'")):
-        (tmp_path / "c.jsonl").write_text(f"\n{text}\n")
-        with pytest.raises(ReceiptError, match=rf"c\.jsonl:2: .*{words}"):
-            Store(tmp_path).look("c")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "no receipt"),
+        ("[1]", "no receipt"),
+        ("[" * 100_000, "no receipt"),
+        ('{"schema": "samebits.receipt/2"}', "'where'"),
+        ('{"facts": {}}', "where and facts must be"),
+        ('{"where": ["w"], "facts": {}}', "where and facts must be"),
+        ('{"where": "w", "facts": [1]}', "where and facts must be"),
+    ],
+)
+def test_what_is_no_receipt_is_told_by_its_line(tmp_path: Path, line: str, words: str) -> None:
+    (tmp_path / "c.jsonl").write_text(f"\n{line}\n")
+    with pytest.raises(ReceiptError, match=rf"c\.jsonl:2: .*{words}"):
+        Store(tmp_path).look("c")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("holds", "no"),
+        ("holds", 1),
+        ("level", 2.0),
+        ("calls", "99999"),
+        ("calls", float("nan")),
+        ("seconds", -1.0),
+        ("killed", 3),
+        ("killed", {"C-MU1": None}),
+        ("classes", {"normal": "many"}),
+        ("sources", None),
+        ("backend", 3),
+    ],
+)
+def test_a_receipt_of_other_types_is_refused_though_its_id_fits(tmp_path: Path, name: str, value: object) -> None:
+    Store(tmp_path).write([replace(receipt(), **{name: value})])  # type: ignore[arg-type]
+    with pytest.raises(ReceiptError, match=rf"c\.jsonl:2: no receipt: {name} is "):
+        Store(tmp_path).look("c")
+
+
+def test_what_is_no_file_of_receipts_is_told_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ReceiptError, match=r"c\.jsonl: no receipts: 'utf-8'"):
+        Store(tmp_path).look("c")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ValueError, match=r"c\.jsonl: is a folder; allowed: a plain file"):
+        Store(tmp_path).look("c")

@@ -1,20 +1,27 @@
 """The folder of receipts: one file a contract, one line a receipt, those of several machines side by side.
 
 What many receipts of a file share, machine and versions and library, is in a line of its own and is named by its
-hash. A line whose content and id disagree is handed out as false; one of an older schema counts for nothing."""
+hash. A line whose content and id disagree, or that speaks about another contract, is handed out as false; one of an
+older schema counts for nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from samebits.contracts.receipts import SCHEMA, Receipt
+from samebits.records.durable import put_in_one_move
+from samebits.records.plain_file import read_plain
 
 SUFFIX = ".jsonl"
+MOST_BYTES = 1 << 28
 
 
 class ReceiptError(ValueError):
@@ -27,7 +34,7 @@ class Shelf:
 
     receipts: tuple[Receipt, ...] = ()
     false: tuple[str, ...] = ()
-    """Lines whose content and id disagree, each with its place."""
+    """Lines whose content and id disagree or that speak about another contract, each with its place."""
     outdated: int = 0
     """Lines of an older schema."""
 
@@ -45,16 +52,19 @@ class Store:
         shared: dict[str, dict[str, str]] = {}
         for where, document in self._lines(contract):
             if "facts" in document:
-                shared[document["where"]] = document["facts"]
+                _share(document, shared, where)
             elif document.get("schema") != SCHEMA:
                 outdated += 1
             else:
                 stated = document.pop("id", "")
                 receipt = _receipt(document, shared, where)
-                if receipt.identity == stated:
-                    receipts.append(receipt)
-                else:
+                if receipt.identity != stated:
                     false.append(f"{where}: {receipt}: content and id disagree; a receipt is made, never edited")
+                elif receipt.contract != contract:
+                    # What holds for all of one contract's code, its types, would else count for any other's.
+                    false.append(f"{where}: {receipt}: speaks about {receipt.contract!r}; allowed: {contract!r}")
+                else:
+                    receipts.append(receipt)
         return Shelf(receipts=tuple(receipts), false=tuple(false), outdated=outdated)
 
     def read(self, contract: str) -> list[Receipt]:
@@ -66,23 +76,28 @@ class Store:
 
     def seconds(self, contract: str) -> dict[tuple[str, int, str], float]:
         """How long what a receipt tells took last time, whatever its schema: by obligation, level and what ran."""
-        return {
-            (document["obligation"], document["level"], document["by"]): float(document["seconds"])
-            for _, document in self._lines(contract)
-            if "obligation" in document
-        }
+        found: dict[tuple[str, int, str], float] = {}
+        for _, document in self._lines(contract):
+            # A line of another schema may have other names for these.
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                found[document["obligation"], document["level"], document["by"]] = float(document["seconds"])
+        return found
 
     def _lines(self, contract: str) -> Iterator[tuple[str, dict[str, Any]]]:
         path = self.folder / f"{contract}{SUFFIX}"
-        if not path.is_file():
+        if not os.path.lexists(path):
             return
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            text = read_plain(path, MOST_BYTES).decode()
+        except UnicodeDecodeError as error:
+            raise ReceiptError(f"{path}: no receipts: {error}") from error
+        for number, line in enumerate(text.splitlines(), 1):
             where = f"{path}:{number}"
             if not line:
                 continue
             try:
                 document = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ReceiptError(f"{where}: no receipt: {error}") from error
             if not isinstance(document, dict):
                 raise ReceiptError(f"{where}: no receipt: {line[:40]}")
@@ -97,9 +112,8 @@ class Store:
         for contract, added in by_contract.items():
             kept = {receipt.key: receipt for receipt in (*self.read(contract), *added)}
             path = self.folder / f"{contract}{SUFFIX}"
-            beside = path.with_suffix(".new")
-            beside.write_text("\n".join(_file([kept[key] for key in sorted(kept)])) + "\n")
-            beside.replace(path)
+            lines = "\n".join(_file([kept[key] for key in sorted(kept)]))
+            put_in_one_move(path, f"{lines}\n".encode())
 
 
 def _file(receipts: Iterable[Receipt]) -> Iterator[str]:
@@ -115,11 +129,33 @@ def _file(receipts: Iterable[Receipt]) -> Iterator[str]:
         yield json.dumps({"id": receipt.identity, **document, "where": name}, sort_keys=True)
 
 
+def _share(document: dict[str, Any], shared: dict[str, dict[str, str]], where: str) -> None:
+    """Keeps what a line says for the receipts behind it that name it."""
+    name, facts = document.get("where"), document["facts"]
+    if not isinstance(name, str) or not _fits(facts, dict[str, str]):
+        raise ReceiptError(f"{where}: no receipt: where and facts must be a text and a mapping of texts")
+    shared[name] = facts
+
+
 def _receipt(document: dict[str, Any], shared: dict[str, dict[str, str]], where: str) -> Receipt:
     try:
-        return Receipt(**{**document, "where": shared[document["where"]]})
+        whole = {**document, "where": shared[document["where"]]}
+        for name, kind in get_type_hints(Receipt).items():
+            if name in whole and not _fits(whole[name], kind):
+                raise TypeError(f"{name} is {str(whole[name])[:40]!r}; allowed: {getattr(kind, '__name__', kind)}")
+        return Receipt(**whole)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ReceiptError(f"{where}: no receipt: {' '.join(str(error).split())}") from error
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Whether a value of a line is what a receipt holds there: a text that says "no" would count as true."""
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and all(_fits(each, get_args(kind)[1]) for each in value.values())
+    if kind in (int, float):
+        # No count and no time is below nothing or endless, and a bool is no number.
+        return type(value) in (int, kind) and math.isfinite(value) and value >= 0  # type: ignore[arg-type, operator]
+    return type(value) is kind
 
 
 def folder_digest(folder: Path) -> str:
