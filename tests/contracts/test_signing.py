@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -45,6 +46,28 @@ def test_a_signature_speaks_for_the_receipts_as_they_lie(tmp_path: Path) -> None
     assert verify(receipts, allowed) == ""
     (receipts / "gelu.jsonl").unlink()
     assert verify(receipts, allowed) == "you"
+
+
+def test_a_name_with_a_space_is_an_allowed_signer(tmp_path: Path) -> None:
+    (tmp_path / "softmax.jsonl").write_text("{}\n")
+    mine, _ = key_of(tmp_path, "me")
+    sign(tmp_path, mine)
+    (tmp_path / "signers").write_text(f'"Ada Lovelace" {mine.with_suffix(".pub").read_text()}')
+    assert verify(tmp_path, tmp_path / "signers") == "Ada Lovelace"
+
+
+def test_one_file_named_like_two_is_refused(tmp_path: Path) -> None:
+    """Planted: the receipts of gelu are gone, and the other file's name has in it what they had in the statement."""
+    (tmp_path / "gelu.jsonl").write_text("{}\n")
+    (tmp_path / "softmax.jsonl").write_text("[]\n")
+    mine, line = key_of(tmp_path, "me")
+    (tmp_path / "signers").write_text(line)
+    sign(tmp_path, mine)
+    gone = hashlib.sha256((tmp_path / "gelu.jsonl").read_bytes()).hexdigest()
+    (tmp_path / "gelu.jsonl").unlink()
+    (tmp_path / "softmax.jsonl").rename(tmp_path / f"gelu.jsonl {gone}\nsoftmax.jsonl")
+    with pytest.raises(ValueError, match="is no contract's file; allowed: small letters, digits and _"):
+        verify(tmp_path, tmp_path / "signers")
 
 
 def test_what_cannot_be_done_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

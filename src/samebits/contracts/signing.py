@@ -68,7 +68,7 @@ def verify(folder: Path, allowed: Path) -> str:
         text=True,
         check=False,
     )
-    for name in found.stdout.split() if found.returncode == 0 else ():
+    for name in found.stdout.splitlines() if found.returncode == 0 else ():
         done = subprocess.run(
             [tool, "-Y", "verify", "-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(signature)],
             input=said,

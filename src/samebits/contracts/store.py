@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from samebits.records.plain_file import read_plain
 
 SUFFIX = ".jsonl"
 MOST_BYTES = 1 << 28
+_CONTRACT = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class ReceiptError(ValueError):
@@ -162,5 +164,8 @@ def folder_digest(folder: Path) -> str:
     """One SHA-256 of all receipts in a folder, by file name and content: what a signature speaks for."""
     whole = hashlib.sha256()
     for path in sorted(folder.glob(f"*{SUFFIX}")):
+        if _CONTRACT.fullmatch(path.stem) is None:
+            # A name with a line break in it would read like the digest of another file.
+            raise ValueError(f"{folder}: {path.name!r} is no contract's file; allowed: small letters, digits and _")
         whole.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return whole.hexdigest()
