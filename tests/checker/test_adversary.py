@@ -27,6 +27,7 @@ from samebits.checker.adversary import Request, examine, one_order, origin_of_te
 from samebits.checker.adversary.any_formula import with_any_formula
 from samebits.checker.adversary.coverage import Coverage
 from samebits.checker.adversary.frames import BrokenPipeMessageError, receive, send
+from samebits.checker.adversary.held import Held
 from samebits.checker.adversary.layouts import joined, laid_out
 from samebits.checker.adversary.nearness import any_order, one_sided
 from samebits.checker.adversary.pool import KINDS, MIXED, kinds_of
@@ -287,6 +288,30 @@ def test_two_orders_of_a_wider_accumulator_are_no_broken_promise(tmp_path: Path)
     file.write_text("def linear(x, w):\n    return (x.double() @ w.double().T).to(x.dtype)\n")
     (finding,) = sb.check(f"{file}:linear", promises=["order"]).findings
     assert finding.verdict is Verdict.HOLDS and "wider than float32" in finding.detail
+
+
+def test_what_was_handed_out_is_held_for_some_calls() -> None:
+    """Planted: a result that is written into seven calls later, and one that is no longer held."""
+    held = Held(lambda tensor: tensor.numpy().tobytes())
+    first = torch.zeros(3)
+    held.keep({"output": torch.ones(3), "a": first})
+    for _ in range(7):
+        held.keep({"output": torch.ones(3)})
+    assert held.overwritten() == ""
+    first[1] = 1.0
+    assert held.overwritten() == "a"
+    held.keep({"output": torch.ones(3)})
+    assert held.overwritten() == ""
+    held.keep({"output": torch.ones(1 << 21)})
+    assert len(held.calls) == 1
+
+
+def test_a_ring_of_buffers_is_shown_again_by_one_line() -> None:
+    (finding,) = checked(f"{MATMUL}:takes_turns_with_two_buffers", "matmul", seconds=2.0).findings
+    assert (
+        finding.verdict is Verdict.DOES_NOT_HOLD and "handed out earlier was overwritten by this call" in finding.detail
+    )
+    assert "--case '" in finding.reproduce
 
 
 @pytest.mark.parametrize("target", ["examples.my_kernel:split_by_batch", "examples.my_kernel:good"])

@@ -39,7 +39,8 @@ class Answer:
     changed: tuple[str, ...] = ()
     shares: tuple[str, ...] = ()
     """Arguments whose memory the output is."""
-    overwritten: str = ""
+    overwritten: tuple[str, ...] = ()
+    """Which result of an earlier call has other bits by now, and since when."""
     differentiable: bool = False
     own_backward: bool = False
     fingerprint: str = ""
@@ -146,7 +147,7 @@ class Bench:
             seconds=said["seconds"],
             changed=tuple(said["changed"]),
             shares=tuple(said["shares"]),
-            overwritten=said.get("overwritten", ""),
+            overwritten=tuple(said["overwritten"]),
             differentiable=said["differentiable"],
             own_backward=said["own_backward"],
             fingerprint=said.get("fingerprint", ""),

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from samebits.checker.adversary.frames import CARRIERS, WIDTHS, Array
+from samebits.checker.adversary.held import Held
 from samebits.checker.adversary.layouts import joined, laid_out
 from samebits.checker.adversary.trial import COTANGENT
 from samebits.checker.adversary.watching import Watch
@@ -63,8 +64,7 @@ class Executor:
     vary_threads: bool = True
     pools: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     buffers: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
-    held: Tensor | None = None
-    held_bits: bytes = b""
+    held: Held = field(default_factory=lambda: Held(_bytes))
     threads: int = field(default_factory=torch.get_num_threads)
     watch: Watch | None = None
 
@@ -94,23 +94,26 @@ class Executor:
             flowing[len(index) - header["silent"] :] = 0
             cotangent = _in_axes(header, laid_out(flowing, header["layouts"].get(COTANGENT, "c")))
             watched |= {COTANGENT: cotangent}
+        ours = list(watched.values())
         before = {name: array_of(value).bits for name, value in watched.items()}
         said: dict[str, Any] = {}
-        if self.held is not None and _bytes(self.held) != self.held_bits:
-            said["overwritten"] = "between two calls"
+        overwritten = (self.held.overwritten(), "between two calls")
         with self._surroundings(header) as watch:
             started = time.perf_counter()
-            results = self._run(header, given, cotangent)
+            handed = self._run(header, given, cotangent)
             said["seconds"] = time.perf_counter() - started
-        results = _in_one_axis(header, results)
+        results = _in_one_axis(header, handed)
         if watch is not None:
             said["fingerprint"], said["lines"] = watch.fingerprint(), watch.lines()
-        if "overwritten" not in said and self.held is not None and _bytes(self.held) != self.held_bits:
-            said["overwritten"] = "by this call"
+        if not overwritten[0]:
+            overwritten = (self.held.overwritten(), "by this call")
+        said["overwritten"] = overwritten if overwritten[0] else ()
         said["changed"] = [
             name for name, value in watched.items() if not np.array_equal(array_of(value).bits, before[name])
         ]
-        self.held, self.held_bits = results[OUTPUT], _bytes(results[OUTPUT])
+        # A gradient may be what flowed in, whose memory is the checker's to write to again.
+        kept = {name: each for name, each in handed.items() if not any(_share_memory(each, one) for one in ours)}
+        self.held.keep(kept)
         said["differentiable"] = results[OUTPUT].requires_grad
         said["own_backward"] = _has_its_own_backward(results[OUTPUT])
         said["shares"] = [name for name, value in given.items() if _share_memory(value, results[OUTPUT])]

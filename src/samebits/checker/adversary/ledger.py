@@ -57,7 +57,9 @@ class Ledger:
         if answer.shares:
             return Difference(trial=trial, words=f"returned the memory of its argument {', '.join(answer.shares)}")
         if answer.overwritten:
-            return Difference(trial=trial, words=f"an output handed out earlier was overwritten {answer.overwritten}")
+            name, since = answer.overwritten
+            handed = "an output" if name == OUTPUT else f"a {label(name)}"
+            return Difference(trial=trial, words=f"{handed} handed out earlier was overwritten {since}")
         for name, found in answer.results.items():
             by_row = name == OUTPUT or name in self.row_names
             if by_row and self.across:

@@ -97,7 +97,12 @@ class Shrinker:
         return replace(best, trial=current)
 
     def unsteady(self, found: Difference) -> Difference | None:
-        """A difference that only shows now and then: the same call again and again, or after others."""
+        """A difference that shows now and then: with every row, the same call again and again, or after others."""
+        rows = len(self.bench.pool(found.trial).kinds)
+        every = replace(found.trial, sizes=(rows, *found.trial.sizes[1:]), pick="0", fold=0, history="")
+        shown = self.smallest(replace(found, trial=every, other=None), self.shows)
+        if shown is not None:
+            return shown
         for repeat in REPEATS:
             trial = replace(found.trial, repeat=repeat, history="")
             difference = self.shows(trial)
