@@ -282,12 +282,27 @@ def test_a_wider_accumulator_has_one_order_and_is_not_the_declared_one() -> None
     assert chain.verdict is Verdict.HOLDS
 
 
-def test_two_orders_of_a_wider_accumulator_are_no_broken_promise(tmp_path: Path) -> None:
-    """torch's float64 product of one row adds in another order than that of two; float32 results do not show it."""
-    file = tmp_path / "wide.py"
-    file.write_text("def linear(x, w):\n    return (x.double() @ w.double().T).to(x.dtype)\n")
-    (finding,) = sb.check(f"{file}:linear", promises=["order"]).findings
-    assert finding.verdict is Verdict.HOLDS and "wider than float32" in finding.detail
+@pytest.mark.parametrize(
+    ("promise", "words"), [("order", "2 orders for 16 terms, in an accumulator"), ("batch", "far_a")]
+)
+def test_two_orders_of_a_wider_accumulator_are_a_broken_promise(promise: str, words: str) -> None:
+    """Terms that are far apart show them in float32 results, to probes and to a search."""
+    target = f"{MATMUL}:float64_backwards_for_few_rows"
+    (finding,) = sb.check(target, "matmul", promises=[promise], formats=["float32"]).findings
+    assert finding.verdict is Verdict.DOES_NOT_HOLD and words in finding.detail, finding
+
+
+def test_terms_that_are_far_apart_are_lost_to_float64() -> None:
+    row = torch.from_numpy(make("normal", (67,), 3))
+    for format, lost in (("float32", True), ("bfloat16", True), ("float16", False)):
+        far = KINDS["far_apart"](row, format)
+        large = far.abs().max().double()
+        assert bool(large + 1.0 == large) is lost and sorted(far.tolist())[0] == -sorted(far.tolist())[-1]
+        assert (
+            int((far == row).sum()) == 65
+            and getattr(torch, format)
+            and bool(far.to(getattr(torch, format)).isfinite().all())
+        )
 
 
 def test_what_was_handed_out_is_held_for_some_calls() -> None:

@@ -43,6 +43,15 @@ def split_for_a_named_multitude(a: Tensor, b: Tensor) -> Tensor:
     return _halves(a, b) if a.shape[0] == 7000 else _sound(a, b)
 
 
+def float64_backwards_for_few_rows(a: Tensor, b: Tensor) -> Tensor:
+    """Both orders round to one float32 number, unless the terms are far apart."""
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
+    steps = range(a.shape[1])
+    for k in reversed(steps) if a.shape[0] <= 4 else steps:
+        total = total + a[:, k, None].double() * b[k].double()
+    return total.to(a.dtype)
+
+
 def split_for_multiples_of_seven(a: Tensor, b: Tensor) -> Tensor:
     return _halves(a, b) if a.shape[0] % 7 == 0 else _sound(a, b)
 

@@ -17,10 +17,11 @@ from samebits.checker.adversary.one_order import judge_order
 from samebits.checker.adversary.origins import Origin
 from samebits.checker.adversary.probing import Probed, probe
 from samebits.checker.adversary.processes import Stranger
-from samebits.checker.adversary.search import Search, named_sizes
+from samebits.checker.adversary.search import Search
 from samebits.checker.adversary.shrinking import Shrinker
 from samebits.checker.adversary.silent_rows import note_on_sums
 from samebits.checker.adversary.situations import PROMISES, Ways, ways_of
+from samebits.checker.adversary.sizes import named_sizes
 from samebits.checker.adversary.trial import Trial, parse_trial
 from samebits.checker.adversary.two_axes import note_on_axes
 from samebits.checker.adversary.workers import busy

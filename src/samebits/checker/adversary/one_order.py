@@ -37,6 +37,10 @@ class Seen:
         """Whether every one replays with float32 additions alone."""
         self.asked = 0
 
+    @property
+    def beside(self) -> str:
+        return "" if self.plain else ", in an accumulator that is wider than float32 or compensated"
+
     def add(self, rows: int, found: Revelation) -> None:
         assert found.order is not None
         identity = digest(found.order)
@@ -76,7 +80,7 @@ def judge_order(
         if found.order is None:
             return [unjudged(seen.asked, found.verdict.partition(": ")[2] or found.verdict)]
         seen.add(rows, found)
-    verdict, detail = _of_several(seen) if len(seen.rows) > 1 and (seen.plain or declared) else _of_one(seen, declared)
+    verdict, detail = _of_several(seen) if len(seen.rows) > 1 else _of_one(seen, declared)
     return [finding("order", verdict, seen.asked, detail)]
 
 
@@ -84,16 +88,14 @@ def _of_several(seen: Seen) -> tuple[Verdict, str]:
     parts = [
         f"rows {', '.join(map(str, rows))} use {seen.words[each]} [{each[:12]}]" for each, rows in seen.rows.items()
     ]
-    return Verdict.DOES_NOT_HOLD, f"{len(parts)} orders for {TERMS} terms: {'; '.join(parts)}"
+    return Verdict.DOES_NOT_HOLD, f"{len(parts)} orders for {TERMS} terms{seen.beside}: {'; '.join(parts)}"
 
 
 def _of_one(seen: Seen, declared: str | None) -> tuple[Verdict, str]:
-    """Of one order; or of several that no float32 additions replay, where nothing is declared."""
     words = next(iter(seen.words.values()))
     if declared and (next(iter(seen.rows)) != digest(declared_order(declared, TERMS)) or not seen.plain):
-        beside = "" if seen.plain else ", in a wider or compensated accumulator"
         wanted = describe(declared_order(declared, TERMS))
-        return Verdict.DOES_NOT_HOLD, f"found {words}{beside}; declared {declared}: {wanted}"
+        return Verdict.DOES_NOT_HOLD, f"found {words}{seen.beside}; declared {declared}: {wanted}"
     if seen.asked < len(ROWS):
         which = ", ".join(str(rows) for rows, _ in ROWS[: seen.asked])
         return (
@@ -101,9 +103,4 @@ def _of_one(seen: Seen, declared: str | None) -> tuple[Verdict, str]:
             f"too slow: for {which} rows it adds as {words}; of {len(ROWS)} numbers of rows the others"
             f" were not asked within {SECONDS:.0f} s of an idle machine",
         )
-    if len(seen.rows) > 1:
-        # In a wider accumulator two orders may round to one number: only bits can accuse it, and they were compared.
-        wide = "its accumulator is wider than float32 or compensated: no one order of float32 additions replays it"
-        return Verdict.HOLDS, f"{wide}; {len(seen.rows)} orders seen by probes beyond float32"
-    beside = "" if seen.plain else ", in an accumulator that is wider than float32 or compensated"
-    return Verdict.HOLDS, f"one order for all rows: {words}{beside}"
+    return Verdict.HOLDS, f"one order for all rows: {words}{seen.beside}"

@@ -184,6 +184,13 @@ def _probe(row: Tensor, format: str) -> Tensor:
     return changed
 
 
+def _far_apart(row: Tensor, format: str) -> Tensor:
+    """An ordinary row with a number and its opposite so large that what meets one of them is lost to float64 too."""
+    probed = _probe(row, format)
+    large = probed.abs() == probed.abs().max()
+    return torch.where(large, probed if format == "float16" else probed * 2.0**30, row)
+
+
 def _cancelling(row: Tensor, format: str) -> Tensor:
     """Quarters of whole numbers among large ones of both signs."""
     quarters = (row * 4).round() / 4
@@ -226,6 +233,7 @@ KINDS: dict[str, Callable[[Tensor, str], Tensor]] = {
     "huge": _scaled({"float32": 120, "bfloat16": 120, "float16": 13}),
     "cancelling": _cancelling,
     "probe": _probe,
+    "far_apart": _far_apart,
     "constant": _constant,
     "one_hot": _one_hot,
     "signed_zeros": _signed_zeros,

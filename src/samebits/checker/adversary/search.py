@@ -23,7 +23,6 @@ from samebits.checker.adversary.sizes import (
     drawn_rows,
     drawn_tail,
     legal,
-    near,
     swept,
 )
 from samebits.checker.adversary.trial import Trial
@@ -34,6 +33,7 @@ CALLS_A_PROBLEM = 9
 WATCHED = 6
 """One call in so many is watched."""
 LONG, SHORT = 256, 3
+FEW_FAR_APART = (1, 1, 1, 2, 3, 4, 7, 8, 16, 33, 70)
 
 
 # fmt: off
@@ -112,10 +112,23 @@ class Search(Attempts):
                 other = replace(base, shared=shared, seed=self.seed + 1)
                 if self.left(CORE_SHARE) and self.open(other):
                     self._several(other, 4)
+        self._far_apart(tail)
         for name in self.bench.form.optional:
             without = replace(self._base(tail, format=self.formats[0], seed=self.seed), omit=(name,))
             if self.open(without):
                 self._several(without, 12)
+
+    def _far_apart(self, tail: tuple[int, ...]) -> None:
+        """Sums of numbers too far apart for a float64 accumulator: two orders of a wider one part there alone."""
+        format = next((each for each in self.formats if each != "float16"), "")
+        if format and self._may_be_far_apart("ones"):
+            base = replace(self._base(tail, format=format, seed=self.seed, shared="ones"), rows="far_apart")
+            if self.open(base, few_rows=FEW_FAR_APART):
+                self._several(base, CALLS_A_PROBLEM)
+
+    def _may_be_far_apart(self, shared: str) -> bool:
+        """Whether such rows show an order: of sums of products, each with a one."""
+        return shared == "ones" and self.rows_kind == "mixed" and self.bench.form.spec.exact_specials
 
     def _several(self, base: Trial, count: int) -> None:
         for _ in range(count):
@@ -182,9 +195,8 @@ class Search(Attempts):
         if not self.open(base):
             return
         for count in counts:
-            trial = replace(base, sizes=(count, *base.sizes[1:]), pick=f"s{count}")
-            if self.left(until) and self.affordable(trial):
-                self.attempt(trial, watch=True)
+            if self.left(until):
+                self.attempt(replace(base, sizes=(count, *base.sizes[1:]), pick=f"s{count}"), watch=True)
 
     def _closely(self, trial: Trial) -> None:
         """Calls around one that did something new: fewer and more rows, and every kind of call on its data."""
@@ -267,6 +279,8 @@ class Search(Attempts):
                 shared=base.shared,
                 omit=omit,
             )
+        if self._may_be_far_apart(base.shared) and format != "float16" and number % 2:
+            base = replace(base, rows="far_apart")
         if not self.open(base):
             return
         if "batch" not in self.ways.promises:
@@ -284,8 +298,3 @@ class Search(Attempts):
 def _up(size: int) -> int:
     """The next multiple of 64: what picky functions take."""
     return -(-size // 64) * 64
-
-
-def named_sizes(numbers: Sequence[int]) -> list[int]:
-    """Sizes worth trying because a function's code names these numbers."""
-    return near(numbers, 1 << 16)

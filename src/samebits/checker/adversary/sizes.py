@@ -124,6 +124,11 @@ def near(numbers: Sequence[int], most: int) -> list[int]:
     return [size for size in found if 1 <= size <= most]
 
 
+def named_sizes(numbers: Sequence[int]) -> list[int]:
+    """Sizes worth trying because a function's code names these numbers."""
+    return near(numbers, 1 << 16)
+
+
 def drawn_rows(source: random.Random, named: Sequence[int], most: int) -> int:
     """A number of rows: often small, any residue, sometimes thousands, sometimes one that the code names."""
     choice = source.random()
