@@ -31,6 +31,7 @@ from samebits.checker.adversary.held import Held
 from samebits.checker.adversary.layouts import joined, laid_out
 from samebits.checker.adversary.nearness import any_order, one_sided
 from samebits.checker.adversary.pool import KINDS, MIXED, kinds_of
+from samebits.checker.adversary.situations import THREADS, threads_near
 from samebits.checker.adversary.stranger_process import fork_for
 from samebits.checker.adversary.trial import Trial, arrangement, parse_trial
 from samebits.checker.targets import OPERATORS, find_spec
@@ -303,6 +304,11 @@ def test_terms_that_are_far_apart_are_lost_to_float64() -> None:
             and getattr(torch, format)
             and bool(far.to(getattr(torch, format)).isfinite().all())
         )
+
+
+def test_threads_are_tried_at_numbers_that_the_code_names() -> None:
+    tried = threads_near([11, 40, 5000])
+    assert {*THREADS, 11, 12, 40, 41} == {*tried} and len(set(tried)) == len(tried)
 
 
 def test_what_was_handed_out_is_held_for_some_calls() -> None:

@@ -180,6 +180,15 @@ def split_by_many_threads(a: Tensor, b: Tensor) -> Tensor:
     return _halves(a, b) if torch.get_num_threads() > 3 else _sound(a, b)
 
 
+def split_by_a_number_of_threads(a: Tensor, b: Tensor) -> Tensor:
+    return _halves(a, b) if torch.get_num_threads() == 11 else _sound(a, b)
+
+
+def split_by_sixteen_threads(a: Tensor, b: Tensor) -> Tensor:
+    """At a number that the code does not name."""
+    return _halves(a, b) if torch.get_num_threads() >= int("10", 16) else _sound(a, b)
+
+
 def split_when_training(a: Tensor, b: Tensor) -> Tensor:
     return _halves(a, b) if a.requires_grad else _sound(a, b)
 

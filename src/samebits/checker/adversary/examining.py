@@ -20,7 +20,7 @@ from samebits.checker.adversary.processes import Stranger
 from samebits.checker.adversary.search import Search
 from samebits.checker.adversary.shrinking import Shrinker
 from samebits.checker.adversary.silent_rows import note_on_sums
-from samebits.checker.adversary.situations import PROMISES, Ways, ways_of
+from samebits.checker.adversary.situations import PROMISES, Ways, threads_near, ways_of
 from samebits.checker.adversary.sizes import named_sizes
 from samebits.checker.adversary.trial import Trial, parse_trial
 from samebits.checker.adversary.two_axes import note_on_axes
@@ -176,6 +176,7 @@ class Examination:
             own_backward=bench.own_backward,
             promises=frozenset(request.promises),
             vary_threads=self.stranger.threads_vary,
+            threads=threads_near(self.numbers),
             two_axes=self.probed.two_axes and self.stranger.describe()["counts_axes"],
         )
         return Search(

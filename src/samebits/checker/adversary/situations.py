@@ -12,7 +12,8 @@ from samebits.checker.adversary.layouts import MOST_OFFSET, letters_for
 from samebits.checker.adversary.pool import MIXED
 from samebits.checker.adversary.trial import COTANGENT, HISTORIES, Trial
 
-THREADS = (1, 2, 3, 4, 5, 7, 8, 13)
+THREADS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 24, 32)
+MOST_THREADS = 64
 CORE_THREADS = (1, 2, 3, 4)
 PADDING = ("zero", "nan", "infinite", "huge")
 # Which promise a way of calling belongs to.
@@ -44,6 +45,8 @@ class Ways:
     """Torch's own sums of a gradient depend on its strides: only a backward pass of the function's own is asked."""
     promises: frozenset[str]
     vary_threads: bool = True
+    threads: tuple[int, ...] = THREADS
+    """Numbers of threads to try."""
     two_axes: bool = False
     """It takes rows in two axes, and its code asks how many there are."""
 
@@ -56,6 +59,12 @@ class Ways:
         letters = letters_for(shape, rows=name in self.row_arguments)
         kept = [letter for letter in letters if self.asked("chunk" if letter == "v" else "layout")]
         return "".join(kept)
+
+
+def threads_near(numbers: Sequence[int]) -> tuple[int, ...]:
+    """The usual numbers of threads, and those at which a function's own code may change its mind."""
+    named = (number + step for number in numbers for step in (0, 1) if number + step <= MOST_THREADS)
+    return tuple(dict.fromkeys((*THREADS, *named)))
 
 
 def core(base: Trial, ways: Ways) -> Iterator[Trial]:
@@ -76,7 +85,7 @@ def core(base: Trial, ways: Ways) -> Iterator[Trial]:
         yield replace(base, layouts=tuple((name, "j") for name in ways.shapes))
         yield replace(base, pick="=1", layouts=tuple((name, "e") for name in ways.row_arguments))
     if ways.asked("threads"):
-        yield from (replace(base, threads=threads) for threads in CORE_THREADS)
+        yield from (replace(base, threads=threads) for threads in ways.threads)
     if ways.asked("mode"):
         yield from (replace(base, mode=mode) for mode in ("no_grad", "inference"))
         yield replace(base, mode="no_grad", requires=ways.with_gradient)
@@ -202,7 +211,7 @@ def _draw_view(source: random.Random, trial: Trial, ways: Ways) -> Trial:
 
 
 def _draw_threads(source: random.Random, trial: Trial, ways: Ways) -> Trial:
-    return replace(trial, threads=source.choice(THREADS))
+    return replace(trial, threads=source.choice(ways.threads))
 
 
 def _draw_mode(source: random.Random, trial: Trial, ways: Ways) -> Trial:
