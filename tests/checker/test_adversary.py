@@ -344,6 +344,14 @@ def test_an_order_that_was_not_asked_for_all_rows_is_no_pass(monkeypatch: pytest
     assert finding.detail.startswith("too slow: for 1 rows it adds as "), finding.detail
 
 
+def test_an_order_that_would_take_too_long_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: no time but for a handful of calls."""
+    monkeypatch.setattr(one_order, "FIRST_SECONDS", 1e-4)
+    (finding,) = sb.check("examples.my_kernel:good", "matmul", promises=["order"], formats=["float32"]).findings
+    assert finding.verdict is Verdict.COULD_NOT_BE_JUDGED and finding.cases == 0, finding
+    assert finding.detail.startswith("too slow: a call takes about "), finding.detail
+
+
 def test_a_closure_runs_in_a_fork_and_the_report_says_so() -> None:
     scale = 1.0
 

@@ -25,6 +25,10 @@ TERMS = 16
 ROWS = ((1, 0), (2, 1), (3, 0), (8, 5), (33, 32))
 # For all of them, where no order is declared; more on a machine that is busy. What was not asked by then is not judged.
 SECONDS = 60.0
+FIRST_SECONDS = 120.0
+"""For the first of them alone: a function for which that is too little is not asked at all."""
+FEWEST_CALLS = 300
+"""That an order takes, to be replayed on enough numbers."""
 
 
 class Seen:
@@ -59,6 +63,10 @@ def judge_order(
     unjudged = partial(finding, "order", Verdict.COULD_NOT_BE_JUDGED)
     if spec.probe is None:
         return [unjudged(0, f"the output of {spec.name} does not show its sum")] if declared else []
+    a_call = bench.cost.expected((1, *(TERMS for _ in spec.shape_axes[1:])))
+    if a_call * FEWEST_CALLS > FIRST_SECONDS * busy() and not declared:
+        slow = f"too slow: a call takes about {a_call:.1f} s, and an order {FEWEST_CALLS} calls and more"
+        return [unjudged(0, f"{slow}; allowed: {FIRST_SECONDS:.0f} s of an idle machine")]
     tell("the order of its sums")
 
     def called(*tensors: torch.Tensor) -> torch.Tensor:
