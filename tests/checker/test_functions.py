@@ -101,12 +101,45 @@ def test_what_a_function_always_raises_could_not_be_judged() -> None:
         ("(a @ b).T", "rows; the first axis must be the rows"),
         ("[a @ b]", "returned list; one Tensor is needed"),
         ("a @ b.detach()", "without a gradient"),
+        ("(a @ b).int()", "dtype int32; allowed: float16, bfloat16, float32, float64"),
+        ("(a @ b).to_sparse()", "layout torch.sparse_coo; allowed: torch.strided"),
     ],
 )
 def test_what_is_no_output_is_the_finding(returned: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text(f"def odd(a, b):\n    return {returned}\n")
     finding = only(f"{tmp_path / 'odd.py'}:odd", "accuracy", "matmul")
     assert finding.verdict is Verdict.DOES_NOT_HOLD and words in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("refuses", "words", "listed"),
+    [
+        (
+            "a.shape[1] % 16 or b.shape[1] % 16",
+            "status 3 was returned: K, N must be multiples of 16",
+            "sizes it does not take, whatever the rows",
+        ),
+        (
+            "not (a.is_contiguous() and b.is_contiguous())",
+            "a and b must be contiguous",
+            "layouts it does not take, whatever the rows",
+        ),
+    ],
+)
+def test_what_is_refused_whatever_the_rows_is_a_limit(refuses: str, words: str, listed: str, tmp_path: Path) -> None:
+    text = f"from samebits import ops\n\ndef product(a, b):\n    if {refuses}:\n        raise ValueError({words!r})\n"
+    (tmp_path / "picky.py").write_text(f"{text}    return ops.matmul(a, b)\n")
+    report = sb.check(f"{tmp_path / 'picky.py'}:product", "matmul", formats=["float32"], seconds=1.0)
+    assert report.verdict is Verdict.HOLDS, report.findings
+    assert any(listed in note and words in note for note in report.notes), report.notes
+
+
+def test_rows_that_are_refused_are_told_from_their_number(tmp_path: Path) -> None:
+    (tmp_path / "strict.py").write_text(
+        "def product(a, b):\n    if a.isnan().any():\n        raise ValueError('NaN')\n    return a @ b\n"
+    )
+    finding = only(f"{tmp_path / 'strict.py'}:product", "repeat", "matmul")
+    assert finding.verdict is Verdict.DOES_NOT_HOLD and "raised ValueError: NaN" in finding.detail
 
 
 def test_a_function_without_gradients_is_judged_forward() -> None:

@@ -80,15 +80,15 @@ class Attempts:
 
     def _refused(self, trial: Trial, error: RaisedError) -> None:
         """A limit on sizes is no fault; one that depends on the rows is."""
-        for count in (1, 16, 64):
+        for count in dict.fromkeys((trial.count, 1, 16, 64)):
             try:
                 self.bench.call(replace(trial, sizes=(count, *trial.sizes[1:]), pick="=0"))
             except RaisedError:
                 continue
             raise FoundError(
-                Difference(trial=trial, words=f"{error}, and not for {count} rows", raised=True)
+                Difference(trial=trial, words=f"{error}, and not for {count} ordinary rows", raised=True)
             ) from error
-        if "returned" in str(error) and not self.coverage.refused:
+        if str(error).startswith("returned") and not self.coverage.refused:
             raise FoundError(Difference(trial=trial, words=str(error), raised=True)) from error
         self.coverage.refused.append(f"{'x'.join(map(str, trial.sizes))} {trial.format}: {error}")
 
@@ -105,7 +105,7 @@ class Attempts:
 
     def attempt(self, trial: Trial, *, watch: bool = False) -> None:
         """One call, compared with all that is known of its rows."""
-        if not self.affordable(trial):
+        if not self.affordable(trial) or trial.layouts in self.coverage.layouts_refused:
             return
         calls = [trial]
         if trial.pick[0] in "n=" and self.bench.gradients_of(trial):
@@ -115,10 +115,29 @@ class Attempts:
             try:
                 answer = self.bench.call(each, watch=watch)
             except RaisedError as error:
+                if self._refuses_layouts(each):
+                    self.coverage.layouts_refused[each.layouts] = str(error)
+                    return
                 raise FoundError(Difference(trial=each, words=str(error), raised=True)) from error
             self._compare(each, answer)
         if watch:
             self._watched(trial, answer)
+
+    def _refuses_layouts(self, trial: Trial) -> bool:
+        """Whether strides or an alignment are refused for any number of rows, which is a limit: the same call is
+        answered where its arguments lie one number after the other. (One row alone has no stride.)"""
+        if not trial.layouts or not self._answers(replace(trial, layouts=())):
+            return False
+        plain = replace(trial.problem, layouts=trial.layouts, pick="=0")
+        counts = (max(2, trial.count), 2, 16, 64)
+        return not any(self._answers(replace(plain, sizes=(count, *trial.sizes[1:]))) for count in counts)
+
+    def _answers(self, trial: Trial) -> bool:
+        try:
+            self.bench.call(trial)
+        except RaisedError:
+            return False
+        return True
 
     def _compare(self, trial: Trial, answer: Answer) -> None:
         self.coverage.count(trial)

@@ -174,6 +174,8 @@ class Executor:
         output = self._called(header, given)
         if not isinstance(output, Tensor):
             raise ReturnedError(f"returned {type(output).__name__}; one Tensor is needed")
+        if output.layout != torch.strided:
+            raise ReturnedError(f"returned layout {output.layout}; allowed: torch.strided")
         if self.device == "cuda":
             torch.cuda.synchronize()
         if cotangent is None:

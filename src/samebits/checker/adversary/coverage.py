@@ -38,6 +38,8 @@ class Coverage:
     problems: set[tuple[int, ...]] = field(default_factory=set)
     formats: Counter[str] = field(default_factory=Counter)
     refused: list[str] = field(default_factory=list)
+    layouts_refused: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict)
+    """Layouts that it takes for no rows, each with what it says."""
     lines: tuple[int, ...] = ()
     missed: tuple[int, ...] = ()
 
@@ -74,6 +76,10 @@ class Coverage:
             text.append(f"{self.lines[0]} of {self.lines[1]} lines of its Python were reached{missed}")
         if self.refused:
             text.append(f"{len(self.refused)} sizes it does not take, whatever the rows, e.g. {self.refused[0]}")
+        if self.layouts_refused:
+            layouts, why = next(iter(self.layouts_refused.items()))
+            words = ",".join(f"{name}:{layout}" for name, layout in layouts)
+            text.append(f"{len(self.layouts_refused)} layouts it does not take, whatever the rows, e.g. {words}: {why}")
         return text
 
     def as_dict(self) -> dict[str, Any]:
@@ -86,6 +92,7 @@ class Coverage:
             "lines": list(self.lines),
             "missed_lines": list(self.missed),
             "refused": self.refused,
+            "layouts_refused": [dict(layouts) for layouts in self.layouts_refused],
         }
 
 

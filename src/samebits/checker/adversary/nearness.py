@@ -18,13 +18,14 @@ from samebits.checker.adversary.ledger import Difference, label
 from samebits.checker.adversary.pool import FINITE_KINDS, FINITE_SUM_KINDS, cotangents
 from samebits.checker.adversary.trial import Trial
 from samebits.contracts.orders import UNIT_ROUNDOFF
-from samebits.contracts.spec import Arguments, Bounded
+from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.bits import hexadecimal
 
 # Steps beyond the additions of a sum: someone else's exponential, root or quotient, and what is multiplied to it.
 OTHER_STEPS = 8
 TINY = 2.0**-149
 FEWEST_RESULTS, ONE_SIDED = 64, 0.95
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def any_order(terms: int) -> float:
@@ -62,6 +63,9 @@ def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -
     answer = bench.call(trial)
     found = {name: tensor_of(array) for name, array in answer.results.items()}
     arguments = _exact_arguments(bench, problem, places, numbers)
+    if not found[OUTPUT].is_floating_point() and _is_fraction(spec, arguments, found[OUTPUT]):
+        words = f"{label(OUTPUT)}: dtype {answer.results[OUTPUT].dtype}; allowed: {', '.join(FLOATS)}"
+        return Nearness(share=0.0, difference=Difference(trial=trial, words=words))
     cotangent = (
         cotangents(problem, pool, answer.results[OUTPUT].bits.shape[1:], found[OUTPUT].dtype)[places]
         if bench.gradients_of(trial)
@@ -81,6 +85,11 @@ def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -
             return Nearness(share=used, difference=Difference(trial=trial, words=f"{label(name)}: {words}"))
         share = max(share, used)
     return Nearness(share=share)
+
+
+def _is_fraction(spec: OperatorSpec, arguments: Arguments, output: Tensor) -> bool:
+    """Whether the operator's own output is no whole number, as the token that was sampled is."""
+    return spec.exact(arguments, torch.zeros(output.shape), any_order)[OUTPUT].exact.is_floating_point()
 
 
 def judge_specials(bench: Bench, problem: Trial) -> Difference | None:
