@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
+from torch import Tensor
 
 import samebits as sb
 from samebits.contracts.orders import declared_order
 from samebits.numerics.order import digest
+from samebits.records.report import UnjudgedError
 
 
 def test_a_component_reveals_its_declared_order_at_every_size() -> None:
@@ -32,9 +37,41 @@ def test_a_narrow_format_is_replayed_on_more_vectors() -> None:
     assert found.verdict == "holds" and found.replay_total == 1200 and found.output == "bfloat16"
 
 
+def without_bias(x: Tensor, w: Tensor) -> Tensor:
+    return sb.ops.linear(x, w)
+
+
+def with_bias(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    return sb.ops.linear(x, w, bias)
+
+
+def with_bias_by_name(x: Tensor, w: Tensor, *, bias: Tensor | None = None) -> Tensor:
+    return sb.ops.linear(x, w, bias)
+
+
+@pytest.mark.parametrize("function", [without_bias, with_bias, with_bias_by_name])
+def test_a_linear_layer_may_have_a_bias_or_none(function: Callable[..., Tensor]) -> None:
+    found = sb.reveal(function, 8, rows=(1, 2), like="linear")
+    wanted = digest(declared_order("chain-1", 8))
+    assert all(each.holds and each.order is not None and digest(each.order) == wanted for each in found.values())
+
+
+def test_a_module_that_ends_the_process_is_not_revealed(tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text("raise SystemExit(0)\n")
+    with pytest.raises(UnjudgedError, match=r"leaves\.py:fn cannot be imported: SystemExit: 0"):
+        sb.reveal(f"{tmp_path / 'leaves.py'}:fn", 8)
+
+
+def ends_the_process(*_: Tensor) -> Tensor:
+    raise SystemExit(0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ({"function": ends_the_process, "n": 8}, "asked to end the process by SystemExit: 0"),
+        ({"function": ends_the_process, "n": 8, "like": "linear"}, "asked to end the process by SystemExit: 0"),
+        ({"function": lambda x: (x.sum(), x), "n": 8}, "its result is tuple; a Tensor or a number is needed"),
         ({"function": torch.sum, "n": 16, "rows": (2,)}, "cannot infer an operator for 'sum'"),
         ({"function": torch.sum, "n": 1}, "at least 2 terms and 1 row are needed, got n=1"),
         ({"function": torch.sum, "n": 8, "format": "float8"}, "format='float8' is unknown; allowed: float32"),

@@ -15,8 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from torch import Tensor
+
 from samebits.checker.adversary import origin_of, origin_of_text
+from samebits.checker.adversary.likeness import form_of
 from samebits.checker.adversary.origins import ImportFailedError, load
+from samebits.checker.adversary.serving import parameters_of
 from samebits.checker.cases import Selection
 from samebits.checker.driving import DEVICES, CallError, Setting, said
 from samebits.checker.judging import execute
@@ -27,7 +31,6 @@ from samebits.checker.targets import (
     Home,
     aliases,
     all_specs,
-    check_signature,
     find_spec,
     import_function,
     looks_like_path,
@@ -36,6 +39,7 @@ from samebits.checker.targets import (
 )
 from samebits.contracts.language import FORMATS, Contract
 from samebits.contracts.registry import Component, nearest
+from samebits.contracts.spec import OperatorSpec
 from samebits.numerics.reveal import Revelation
 from samebits.records.report import Report, UnjudgedError
 
@@ -167,14 +171,48 @@ def reveal(
                     f"cannot infer an operator for {own or repr(function)!r} to reveal with rows={list(rows)}; pass"
                     f" `like` (--like): {', '.join(all_specs(home))}"
                 )
-            return {1: reveal_sum(function, n, format, DEVICES[backend])}
+            return {1: reveal_sum(_answering(function), n, format, DEVICES[backend])}
         spec, _ = find_spec(like or own, home)
-        called = positional(function)
-        check_signature(called, spec, own or repr(function))
+        called = _answering(_taking(positional(function), spec, own or repr(function)))
         setting = Setting(function=called, spec=spec, backend=backend)
         return {size: reveal_row(setting, n, size, 0, format) for size in rows}
     except CallError as reason:
         raise ValueError(f"{own or function!r}: {reason}") from reason
+
+
+def _taking(function: Callable[..., Any], spec: OperatorSpec, name: str) -> Callable[..., Any]:
+    """The function behind the call that a probe makes: what it insists on beside, as on a bias, is zero."""
+    parameters = parameters_of(function)
+    form = form_of(spec, parameters, name)
+    insists = {each for each, _, required in parameters or () if required}
+    beside = {each: value for each, value in form.scalars.items() if each in insists}
+    needed = len(form.order) - len(form.optional)
+
+    def called(*tensors: Tensor) -> Any:
+        given = [*tensors, *(tensors[1].new_zeros(len(tensors[1])) for _ in range(needed - len(tensors)))]
+        # What a probe hands over behind the operator's own arguments, an epsilon, goes by place, and once.
+        numbers = {} if len(tensors) > len(form.order) else beside
+        names = [form.keywords.get(each) for each in form.order] + [None] * len(given)
+        by_name = {name: value for name, value in zip(names, given, strict=False) if name is not None}
+        by_place = [value for name, value in zip(names, given, strict=False) if name is None]
+        return function(*by_place, **by_name, **numbers)
+
+    return called
+
+
+def _answering(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose wish to end this process is an error like any other, and whose answer is numbers."""
+
+    def called(*arguments: Any) -> Any:
+        try:
+            answer = function(*arguments)
+        except SystemExit as error:
+            raise RuntimeError(f"asked to end the process by SystemExit: {error}") from error
+        if not isinstance(answer, (Tensor, float, int)):
+            raise TypeError(f"its result is {type(answer).__name__}; a Tensor or a number is needed")
+        return answer
+
+    return called
 
 
 def _revealed_function(
@@ -199,8 +237,9 @@ def load_here(target: str) -> Callable[..., Any]:
         return load(asdict(replace(origin_of_text(target), function=None)))
     except ImportFailedError as error:
         raise ValueError(str(error)) from error
-    except Exception as error:
-        raise UnjudgedError(f"{target} cannot be imported: {said(error)}") from error
+    except (Exception, SystemExit) as error:
+        why = said(error) if isinstance(error, Exception) else f"SystemExit: {error}"
+        raise UnjudgedError(f"{target} cannot be imported: {why}") from error
 
 
 def has_rows(target: str | Callable[..., Any], like: str | None, home: Home = OPERATORS) -> bool:

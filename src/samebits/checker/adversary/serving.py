@@ -34,21 +34,22 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
+def parameters_of(function: Callable[..., Any]) -> list[list[Any]] | None:
+    """Name, kind and whether it is required, of each; None for a builtin that does not tell."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [[each.name, each.kind.name, each.default is inspect.Parameter.empty] for each in found]
+
+
 def described(function: Callable[..., Any]) -> dict[str, Any]:
     """What the checker must know before it calls: names and parameters, and the numbers in the code."""
-    called = positional(function)
-    try:
-        parameters: list[list[Any]] | None = [
-            [each.name, each.kind.name, each.default is inspect.Parameter.empty]
-            for each in inspect.signature(called).parameters.values()
-        ]
-    except (TypeError, ValueError):
-        parameters = None  # a builtin that does not tell
     own = getattr(function, "__name__", type(function).__name__)
     return {
         "ok": True,
         "own_name": own,
-        "parameters": parameters,
+        "parameters": parameters_of(positional(function)),
         "numbers": numbers(function),
         "counts_axes": counts_axes(function),
     }
