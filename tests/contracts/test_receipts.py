@@ -89,6 +89,17 @@ def test_what_is_run_is_written_down_and_replayed(own: Path) -> None:
     assert [each["standing"] for each in shown["receipts"]] == [FRESH]
 
 
+def test_what_a_contract_raises_ends_its_task_and_no_other(own: Path) -> None:
+    """Planted: a predicate that ends the process as if all were well."""
+    file = own / "components" / NAME / "properties.py"
+    lines = file.read_text().replace("    negative = -", "    raise SystemExit(0)\n    negative = -")
+    file.write_text(lines)
+    asked = ["--components", "components", "--receipts", "made", "--level", "2", "--only", "SQ-OB1", "--only", "SQ-OB4"]
+    done = samebits("contract", "prove", *asked, cwd=own)
+    assert done.returncode == 3 and "SQ-OB1 level 2 cpu (square_of_positive): SystemExit: 0" in done.stdout, done
+    assert [each.obligation for each in Store(own / "made").read(NAME)] == ["SQ-OB4"]
+
+
 def test_collecting_stale_receipts_leaves_those_that_count(own: Path) -> None:
     """And the other way round: those that count replace stale ones."""
     current = Store(own / "receipts").read(NAME)

@@ -275,4 +275,7 @@ def attempt(task: Task, components: Mapping[str, Component], seed: int = SEED) -
             made.append(each)
     except (ValueError, RuntimeError, ImportError, UnjudgedError) as error:
         made.append(f"{task}: {' '.join(str(error).split())}")
+    except (Exception, SystemExit) as error:
+        # The contract's own code ran in there. Whatever it raises ends this task and no other, and never the command.
+        made.append(f"{task}: {type(error).__name__}: {' '.join(str(error).split())}")
     return made
