@@ -387,6 +387,12 @@ def test_a_case_is_text_that_can_be_read_back(text: str) -> None:
         ("3x4 threads=many", "threads='many' is not a number"),
         ("3x4 reuse=yes", "reuse takes no value"),
         ("3x4 mode=quick", "mode='quick' is unknown; allowed: plain"),
+        ("3x4 repeat=0", "repeat=0; allowed: 1 to 4096"),
+        ("3x4 threads=1000000", "threads=1000000; allowed: 0 to 1024"),
+        ("2000000000x2x2", "sizes=2000000000x2x2 make 8000000004 numbers; allowed: at most"),
+        ("1x2x2 layouts=q:c", "layouts='q' is unknown; allowed: a, b, cotangent"),
+        ("1x2x2 requires=q", "requires='q' is unknown; allowed: a, b"),
+        ("1x2x2 omit=b", "omit='b' is unknown; allowed: none"),
     ],
 )
 def test_a_case_that_means_nothing_is_refused(text: str, words: str) -> None:

@@ -22,7 +22,7 @@ from samebits.checker.adversary.shrinking import Shrinker
 from samebits.checker.adversary.silent_rows import note_on_sums
 from samebits.checker.adversary.situations import PROMISES, Ways, threads_near, ways_of
 from samebits.checker.adversary.sizes import named_sizes
-from samebits.checker.adversary.trial import Trial, parse_trial
+from samebits.checker.adversary.trial import Trial, check_names, check_sizes, parse_trial
 from samebits.checker.adversary.two_axes import note_on_axes
 from samebits.checker.adversary.workers import busy
 from samebits.checker.cases import Selection
@@ -94,7 +94,10 @@ def _examined(
     probed = probe(stranger, forms, formats, request.origin.name)
     examination = Examination(request, probed, stranger, elsewhere, facts["numbers"], started, tell)
     _check_sizes(probed, request.selection.shape or (trial.sizes if trial else None))
-    return examination.one(trial) if trial else examination.all()
+    if trial is None:
+        return examination.all()
+    check_names(trial, probed.bench.form.order, probed.with_gradient, probed.bench.form.optional)
+    return examination.one(trial)
 
 
 def _check_sizes(probed: Probed, shape: Sequence[int] | None) -> None:
@@ -102,6 +105,7 @@ def _check_sizes(probed: Probed, shape: Sequence[int] | None) -> None:
     if shape is not None and len(shape) != len(spec.shape_axes):
         text = "x".join(map(str, shape))
         raise ValueError(f"{spec.name}: shape={text} has {len(shape)} sizes; allowed: {'x'.join(spec.shape_axes)}")
+    check_sizes(spec.name, shape or ())
 
 
 @dataclass(slots=True)
@@ -150,14 +154,8 @@ class Examination:
         promise = self._promise(trial) if found else "accuracy"
         found = found or shrinker.far(trial)
         if found is None:
-            findings = [
-                self._finding(
-                    self._promise(trial),
-                    Verdict.HOLDS,
-                    1,
-                    f"{trial}: agrees with its rows alone, and is near enough to exact",
-                )
-            ]
+            words = f"{trial}: agrees with its rows alone, and is near enough to exact"
+            findings = [self._finding(self._promise(trial), Verdict.HOLDS, 1, words)]
         else:
             findings = [
                 self._finding(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import combinations
 
 import numpy as np
 
@@ -20,6 +21,7 @@ HISTORIES = ("", "same", "rows", "shared", "almost", "larger", "fewer", "numbers
 CONTIGUOUS = "c"
 COTANGENT = "cotangent"
 """What flows into the output, as layouts name it."""
+MOST_NUMBERS, MOST_REPEATS, MOST_THREADS = 1 << 28, 4096, 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +124,7 @@ def parse_trial(text: str) -> Trial:
     sizes = words[0].split("x")
     if not all(size.isascii() and size.isdigit() and 0 < int(size) < 2**31 for size in sizes):
         raise ValueError(f"case: sizes={words[0]!r} cannot be read; allowed: sizes joined by x, like 17x100x33")
+    check_sizes("case", tuple(int(size) for size in sizes))
     known = {each.name: each for each in fields(Trial)}
     given: dict[str, object] = {"sizes": tuple(int(size) for size in sizes)}
     for word in words[1:]:
@@ -132,6 +135,27 @@ def parse_trial(text: str) -> Trial:
     trial = Trial(**given)  # type: ignore[arg-type]
     _check(trial)
     return trial
+
+
+def check_sizes(what: str, sizes: Sequence[int]) -> None:
+    """More numbers than any search tries are refused before one is made: they would take the machine's memory."""
+    # Of a product no argument has all three axes.
+    count = sum(map(math.prod, combinations(sizes, 2))) if len(sizes) == 3 else math.prod(sizes)
+    if count > MOST_NUMBERS:
+        text = "x".join(map(str, sizes))
+        raise ValueError(f"{what}: sizes={text} make {count} numbers; allowed: at most {MOST_NUMBERS}")
+
+
+def check_names(trial: Trial, arguments: Sequence[str], gradients: Sequence[str], optional: Sequence[str]) -> None:
+    """That what a case says of arguments is about arguments of the function; else it would say nothing of the case."""
+    for word, given, allowed in (
+        ("layouts", [name for name, _ in trial.layouts], (*arguments, COTANGENT)),
+        ("requires", trial.requires, gradients),
+        ("omit", trial.omit, optional),
+    ):
+        for name in given:
+            if name not in allowed:
+                raise ValueError(f"case: {word}={name!r} is unknown; allowed: {', '.join(allowed) or 'none'}")
 
 
 def _value(name: str, default: object, text: str, given: bool) -> object:
@@ -157,6 +181,9 @@ def _check(trial: Trial) -> None:
     for name, allowed in (("format", FORMATS), ("mode", MODES), ("history", HISTORIES)):
         if getattr(trial, name) not in allowed:
             raise ValueError(f"case: {name}={getattr(trial, name)!r} is unknown; allowed: {', '.join(allowed)}")
+    for name, least, most in (("repeat", 1, MOST_REPEATS), ("threads", 0, MOST_THREADS)):
+        if not least <= getattr(trial, name) <= most:
+            raise ValueError(f"case: {name}={getattr(trial, name)}; allowed: {least} to {most}")
     arrangement(trial, ["normal"])
 
 
