@@ -21,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from samebits.invariant import recognised
 from samebits.invariant.compound import CATCHING, innermost_mode
+from samebits.invariant.longest_sequence import reason_of_rotation
 from samebits.invariant.refused import InvariantWarning, reason_of_model
 
 PACKAGE = "an AOTInductor package runs past invariant_mode; call the model that was compiled"
@@ -126,6 +127,15 @@ def _meet_module(module: nn.Module, _: Any) -> None:
         mode.escape(name, why)
 
 
+def _leave_module(module: nn.Module, _: Any, __: Any) -> None:
+    """Called after every module, for a rotation chooses its frequencies while it runs."""
+    if torch.compiler.is_compiling() or not CATCHING.any_open():
+        return
+    mode = innermost_mode()
+    if mode is not None and (why := reason_of_rotation(module)):
+        mode.escape(type(module).__name__, why)
+
+
 def _tell_foreign_thread(module: str) -> None:
     """Torch has no hook for a thread that was there before the block: a module that is called there is named, once."""
     thread = threading.current_thread()
@@ -142,4 +152,5 @@ def install() -> None:
     _hand_on_to_threads()
     _guard_hooks_on_saved_tensors()
     nn.modules.module.register_module_forward_pre_hook(_meet_module)
+    nn.modules.module.register_module_forward_hook(_leave_module)
     recognised.install()
