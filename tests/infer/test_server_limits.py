@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -172,6 +173,26 @@ def test_a_long_body_of_unknown_length_is_cut_off(server: Serving) -> None:
     headers = {**HEADERS, "content-type": "application/json"}
     answer = httpx.post(f"{server.url}/v1/completions", content=iter([b" " * 15_000] * 2), headers=headers)
     assert answer.status_code == 413 and answer.headers["connection"] == "close"
+
+
+def test_who_still_sends_a_body_that_is_not_wanted_can_read_why(server: Serving) -> None:
+    """Found with openai's client: hung up at once, its network dropped the answer, and it saw a reset connection."""
+    length = 200_000
+    with connected(server) as raw:
+        raw.sendall(head(length))
+        answer = raw.recv(65536)
+        for _ in range(4):
+            raw.sendall(b" " * (length // 4))
+            time.sleep(0.05)
+        while piece := raw.recv(65536):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 413 ") and f"the number of bytes of the body is {length}".encode() in answer
+
+
+def test_who_never_sends_it_is_hung_up_on(server: Serving) -> None:
+    with connected(server) as raw:
+        raw.sendall(head(200_000))
+        assert b"413" in read_all(raw)
 
 
 def test_other_refusals(server: Serving) -> None:

@@ -4,6 +4,7 @@ Also how a refusal is written. Knows nothing of what is asked."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from collections.abc import Callable
@@ -22,6 +23,8 @@ OPEN_PATHS: Final = ("/", "/health")
 PATHS: Final = (*OPEN_PATHS, "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions")
 # What is counted where a client left before it got an answer.
 LEFT_STATUS: Final = 499
+# How long a client may go on to send what is not wanted. Hung up at once, its network would throw away our answer.
+LINGER_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,15 +97,32 @@ class Guard:
             self._count(scope["path"] if scope["path"] in PATHS else "other", status)
 
 
+class _Lingering(Response):
+    """Is sent whole; ends when the client has sent all, has left or has had its time. Then the connection closes."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": bytes(self.body), "more_body": True})
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                while (await receive()).get("more_body"):
+                    pass
+        except TimeoutError:
+            pass
+        await send({"type": "http.response.body", "body": b""})
+
+
 def refusal(refused: RefusedError) -> Response:
-    """Of a body that is not wanted no more is read: the connection ends."""
+    """Of a body that is not wanted nothing is kept, and the connection ends."""
     headers = {"connection": "close"} if refused.status in (408, 413) else {}
     if refused.retry_after is not None:
         headers["retry-after"] = str(refused.retry_after)
     if refused.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return as_json(refused.document, refused.status, headers)
+    return as_json(refused.document, refused.status, headers, _Lingering if refused.status == 413 else Response)
 
 
-def as_json(document: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(json.dumps(document), status_code=status, media_type="application/json", headers=headers)
+def as_json(
+    document: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None, kind: type[Response] = Response
+) -> Response:
+    return kind(json.dumps(document), status_code=status, media_type="application/json", headers=headers)
