@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -190,6 +191,21 @@ def test_what_was_scored_is_not_scored_again(files: Path, tmp_path: Path, monkey
     held = evaluate_journal.opened(tmp_path, evaluation(files).facts(), resume=True)
     with held, pytest.raises(ValueError, match="another evaluation is at work here"):
         evaluate(evaluation(files), batch_size=4, folder=tmp_path, resume=True)
+
+
+def test_a_full_disk_ends_an_evaluation_that_can_be_resumed(files: Path, tmp_path: Path) -> None:
+    """The system takes half of an entry without an error: the last one of all was lost in silence."""
+    whole = evaluate(evaluation(files), batch_size=2, folder=tmp_path / "whole")
+    size = (tmp_path / "whole" / evaluate_journal.NAME).stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, hard))
+        with pytest.raises(OSError, match=rf"File too large: '.*{evaluate_journal.NAME}'"):
+            evaluate(evaluation(files), batch_size=2, folder=tmp_path / "cut")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "cut" / RESULTS).exists()
+    assert evaluate(evaluation(files), batch_size=2, folder=tmp_path / "cut", resume=True) == whole
 
 
 Command = Callable[..., tuple[int, str, str]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -226,6 +227,49 @@ def test_a_torn_event_is_dropped(tmp_path: Path) -> None:
     assert events.read(tmp_path)[0]["loss"] == "nan"
     with events.opened(tmp_path) as log, pytest.raises(ValueError, match="event is 'other'"):
         log.write("other", {})
+
+
+def test_a_torn_event_of_any_length_is_dropped(tmp_path: Path) -> None:
+    """The first line names every path of the data."""
+    for length in (events.BLOCK - 1, events.BLOCK, events.BLOCK + 1, 3 * events.BLOCK):
+        for whole_lines in (b"", b'{"event": "start"}\n'):
+            (tmp_path / events.NAME).write_bytes(whole_lines + b"x" * length)
+            with events.opened(tmp_path) as log:
+                log.write("end", {})
+            found = [event["event"] for event in events.read(tmp_path)]
+            assert found == (["start", "end"] if whole_lines else ["end"])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("x", "Expecting value"),
+        ("[]", "is a list; allowed: a JSON object"),
+        ('{"event": ["step"]}', "has event \\['step'\\], step None; allowed: start, step"),
+        ('{"event": "step", "step": "1"}', "has event 'step', step '1'; allowed"),
+    ],
+)
+def test_a_log_that_no_run_wrote_is_named_with_its_line(line: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / events.NAME).write_text(f'{{"event": "start"}}\n{line}\n')
+    with pytest.raises(ValueError, match=f"/{events.NAME}:2: {said}"):
+        events.read(tmp_path)
+
+
+def test_a_full_disk_tears_no_event(tmp_path: Path) -> None:
+    """The system takes the part of a line that has room, and says nothing; no later line may stand behind it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with events.opened(tmp_path) as log:
+        log.write("step", {"step": 1})
+        size = (tmp_path / events.NAME).stat().st_size
+        for room in (0, 1, 20):
+            try:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (size + room, hard))
+                with pytest.raises(OSError, match=rf"File too large: '.*{events.NAME}'"):
+                    log.write("step", {"step": 2})
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        log.write("step", {"step": 3})
+    assert [event["step"] for event in events.read(tmp_path)] == [1, 3]
 
 
 def test_the_picture_of_a_run() -> None:

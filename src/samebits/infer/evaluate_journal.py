@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from samebits.model.json_file import parse_json
+from samebits.records.appending import append
 from samebits.records.durable import make_directory
 from samebits.records.plain_file import open_plain
 
@@ -25,13 +26,13 @@ Likelihoods = tuple[float, ...]
 class Journal:
     """An open journal and what it holds."""
 
-    def __init__(self, handle: int, found: dict[Key, Likelihoods]) -> None:
-        self._handle, self.found = handle, found
+    def __init__(self, handle: int, path: Path, found: dict[Key, Likelihoods]) -> None:
+        self._handle, self._path, self.found = handle, path, found
 
     def add(self, scored: Mapping[Key, Sequence[float]]) -> None:
         """Some documents, on the disk when this returns."""
         lines = [line(key, values) for key, values in scored.items()]
-        os.write(self._handle, "".join(lines).encode())
+        append(self._handle, "".join(lines).encode(), self._path)
         os.fsync(self._handle)
         self.found |= {key: tuple(values) for key, values in scored.items()}
 
@@ -60,9 +61,9 @@ def opened(folder: Path, facts: Mapping[str, Any], *, resume: bool) -> Iterator[
         if lines:
             _same(folder, parse_json(lines[0], f"{folder / NAME}:1"), facts)
         else:
-            os.write(handle, (json.dumps(facts) + "\n").encode())
+            append(handle, (json.dumps(facts) + "\n").encode(), folder / NAME)
         found = dict(_read(text, f"{folder / NAME}:{number}") for number, text in enumerate(lines[1:], 2))
-        yield Journal(handle, found)
+        yield Journal(handle, folder / NAME, found)
     finally:
         os.close(handle)
 

@@ -14,31 +14,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from samebits.model.json_file import parse_json
+from samebits.records.appending import append
 from samebits.records.plain_file import open_plain
 
 NAME: Final = "events.jsonl"
 KINDS: Final = ("start", "step", "checkpoint", "alarm", "breach", "end")
+# What is read at once where the end of the last whole line is looked for.
+BLOCK: Final = 1 << 16
 
 
 class Events:
     """An open log."""
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
+    def __init__(self, handle: int, path: Path) -> None:
+        self._handle, self._path = handle, path
 
     def write(self, kind: str, facts: Mapping[str, Any]) -> None:
-        """One line in one write: it is there whole or, after a crash of the machine, not."""
+        """One line: it is there whole or, after an error or a crash of the machine, not."""
         if kind not in KINDS:
             raise ValueError(f"event is {kind!r}; allowed: {', '.join(KINDS)}")
         line = json.dumps({"event": kind, "time": round(time.time(), 3), **_plain(facts)}, allow_nan=False)
-        os.write(self._handle, f"{line}\n".encode())
+        append(self._handle, f"{line}\n".encode(), self._path)
 
 
 class _Unwritten(Events):
     """Of a rank that writes nothing: another one does."""
 
     def __init__(self) -> None:
-        super().__init__(-1)
+        super().__init__(-1, Path(os.devnull))
 
     def write(self, kind: str, facts: Mapping[str, Any]) -> None:
         return None
@@ -69,24 +73,32 @@ def opened(folder: Path) -> Iterator[Events]:
         except BlockingIOError as error:
             raise ValueError(f"{folder}: another run is at work here; allowed: one at a time") from error
         _drop_torn_line(handle)
-        yield Events(handle)
+        yield Events(handle, folder / NAME)
     finally:
         os.close(handle)
 
 
 def _drop_torn_line(handle: int) -> None:
-    size = os.fstat(handle).st_size
-    block = 1 << 16
-    for start in range(max(0, size - block), -1, -block):
-        end = os.pread(handle, size - start, start).rfind(b"\n") + 1
-        if end or start == 0:
-            os.ftruncate(handle, start + end)
-            return
+    end = os.fstat(handle).st_size
+    while end:
+        start = max(0, end - BLOCK)
+        end = start + os.pread(handle, end - start, start).rfind(b"\n") + 1
+        if end > start:
+            break
+    os.ftruncate(handle, end)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """All whole events; of a step that was made again after a kill, the last one."""
     lines = (folder / NAME).read_bytes().split(b"\n")[:-1]
-    events: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    events = [_event(line, f"{folder / NAME}:{number}") for number, line in enumerate(lines, 1)]
     last = {event["step"]: place for place, event in enumerate(events) if event["event"] == "step"}
     return [event for place, event in enumerate(events) if event["event"] != "step" or last[event["step"]] == place]
+
+
+def _event(line: bytes, where: str) -> dict[str, Any]:
+    event = parse_json(line, where)
+    if event.get("event") not in KINDS or (event["event"] == "step" and type(event.get("step")) is not int):
+        said = f"event {event.get('event')!r:.40}, step {event.get('step')!r:.40}"
+        raise ValueError(f"{where}: has {said}; allowed: {', '.join(KINDS)}, and a step's number")
+    return event
