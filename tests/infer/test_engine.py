@@ -12,7 +12,8 @@ from tests.infer.load import SMALL, bits, judge
 
 from samebits import ops
 from samebits.infer import Engine, Request, Sampling
-from samebits.infer.scheduler import Scheduler
+from samebits.infer.drawing import NotFiniteError, draw
+from samebits.infer.scheduler import Job, Scheduler
 from samebits.model import Batch, Model
 from samebits.nn.strategy import Operators
 
@@ -267,6 +268,32 @@ def test_logits_that_are_no_numbers_end_their_own_request_only() -> None:
         assert engine.problems() == []
     assert found[bad].finished == "cancelled"
     assert judge(model, good, found[ticket]).wrong_logprobs == 0 and len(found[ticket].tokens) == 5
+
+
+def test_logits_that_overflow_over_a_temperature_end_their_own_request_only() -> None:
+    """Finite, and not over a small temperature: nobody was cancelled, and every step of all failed for ever."""
+    model = Model.new(replace(SMALL, tie_word_embeddings=False), 3)
+    model.weights["lm_head.weight"].mul_(1e36)
+    engine, good = Engine(model, pages=16), Request(prompt=PROMPT, max_tokens=5, sampling=Sampling(0.0))
+    bad = engine.submit(Request(prompt=PROMPT, max_tokens=5, sampling=Sampling(2e-6)))
+    ticket = engine.submit(good)
+    with pytest.raises(ArithmeticError, match=f"over the temperature, are not finite for request {bad} at position"):
+        engine.step()
+    found = {}
+    while not engine.idle:
+        found |= {event.ticket: event.completion for event in engine.step() if event.finished}
+    assert found[bad].finished == "cancelled" and len(found[ticket].tokens) == 5
+
+
+def test_a_logit_of_minus_infinity_is_no_fault() -> None:
+    """It ended its request where another one in the batch had failed."""
+    model = Model.new(replace(SMALL, tie_word_embeddings=False), 3)
+    drawn = torch.zeros(2, SMALL.vocab_size)
+    drawn[0, 1:], drawn[1] = -torch.inf, torch.nan
+    jobs = [Job(ticket=n, request=Request(prompt=PROMPT, max_tokens=1), number=n, tokens=list(PROMPT)) for n in (0, 1)]
+    with pytest.raises(NotFiniteError) as caught:
+        draw(model, drawn, jobs)
+    assert caught.value.rows == [1]
 
 
 def test_a_step_that_fails_can_be_tried_again() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ class Drawn:
 
 
 class NotFiniteError(ArithmeticError):
-    """Some rows have logits from which nothing can be drawn."""
+    """Some rows have logits from which nothing can be drawn: they are not finite, or not over their temperature."""
 
     def __init__(self, rows: list[int]) -> None:
         super().__init__(f"logits of rows {rows} are not finite")
@@ -84,8 +85,11 @@ def draw(
     if drawn is None:
         drawn = tokens_and_logprobs(model.operators, logits_MV, Choices.of(jobs).to(logits_MV.device))
     tokens, logprobs = drawn[0].tolist(), drawn[1].tolist()
-    if min(tokens) < 0 or any(each != each for each in logprobs):
-        raise NotFiniteError((~torch.isfinite(logits_MV).all(1)).nonzero()[:, 0].tolist())
+    wrong = [
+        row for row, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)) if token < 0 or isnan(logprob)
+    ]
+    if wrong:
+        raise NotFiniteError(wrong)
     others = _with_likeliest(model, logits_MV, [job.request.top_logprobs for job in jobs])
     return list(map(Drawn, tokens, logprobs, others))
 

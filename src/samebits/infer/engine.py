@@ -250,12 +250,11 @@ class Engine:
         try:
             return draw(self.model, logits, jobs, drawn)
         except NotFiniteError as error:
-            places = [f"{jobs[row].ticket} at position {len(jobs[row].tokens)}" for row in error.rows]
+            places = ", ".join(f"{jobs[row].ticket} at position {len(jobs[row].tokens)}" for row in error.rows)
             for row in error.rows:
                 self.cancel(jobs[row].ticket)
-            raise ArithmeticError(
-                f"engine: logits are not finite for request {', '.join(places)}; cancelled, the other requests continue"
-            ) from error
+            told = f"logits, or logits over the temperature, are not finite for request {places}"
+            raise ArithmeticError(f"engine: {told}; cancelled, the other requests continue") from error
 
     def _told(self, job: Job, drawn: Drawn) -> Event:
         """A token is the job's, and the event that says so."""
