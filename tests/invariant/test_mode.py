@@ -39,6 +39,12 @@ ROW_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     ),
     "mv": lambda x: torch.mv(x, W[0]),
     "einsum": lambda x: torch.einsum("mk,nk->mn", x, W),
+    # The cheapest order of these products follows the number of rows.
+    "multi_dot": lambda x: torch.linalg.multi_dot([x, W.T, W, W[:40].T]),
+    "chain_matmul": lambda x: torch.chain_matmul(x, W.T, W, W[:40].T),
+    "einsum by a path": lambda x: torch.ops.aten.einsum(
+        "mk,nk,nl->ml", [x, W, W], path=[0, 1, 0, 1] if len(x) < 12 else [1, 2, 0, 1]
+    ),
     "sum": lambda x: x.sum(-1),
     "sum of a middle axis": lambda x: x.reshape(-1, 30, 10).sum(1),
     "mean": lambda x: x.mean(-1, keepdim=True),
@@ -102,6 +108,16 @@ def test_rows_keep_their_bits_and_values_are_right(
         )
         for found, exact in zip(whole, run(X.double()), strict=True):
             assert (found - exact).abs().max() <= 300 * 2**-23 * max(exact.abs().max().item(), 1.0)
+
+
+def test_in_inference_mode_several_products_keep_their_bits_too() -> None:
+    """There torch gives the mode the whole operation."""
+    functions = [ROW_FUNCTIONS[name] for name in ("multi_dot", "chain_matmul", "einsum by a path")]
+    with invariant_mode(), torch.inference_mode():
+        for function in functions:
+            assert same_bits(function(X)[5:12], function(X[5:12]))
+        with pytest.raises(InvariantError, match="its form with out= is not offered"):
+            torch.linalg.multi_dot([X, W.T, W], out=torch.empty(33, 300))
 
 
 def test_products_are_those_of_the_component() -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
@@ -92,10 +93,24 @@ def unseen(*tensors: Tensor) -> AbstractContextManager[Any]:
     return torch._C._DisableTorchDispatch()
 
 
+def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
+    """From left to right. torch takes the order that costs least, which follows the number of rows."""
+    return reduce(torch.matmul, tensors)
+
+
+def einsum(equation: str, tensors: Sequence[Tensor], *, path: Sequence[int] | None = None) -> Tensor:
+    """From left to right. The path is opt_einsum's, where that is installed, and follows the sizes."""
+    return cast("Tensor", torch.ops.aten.einsum.default.decompose(equation, tensors))
+
+
 PLAIN: Final = (Tensor, nn.Parameter)
-REWRITTEN: Final[dict[str, Callable[..., Any]]] = {"linear": linear}
+REWRITTEN: Final[dict[str, Callable[..., Any]]] = {
+    "linear": linear,
+    "einsum": einsum,
+    **dict.fromkeys(("linalg_multi_dot", "chain_matmul"), multi_dot),
+}
 """Operation to the one way in which it is taken apart; its parts are decided on one by one."""
-CAUGHT: Final[dict[str, Callable[..., Any]]] = {"linear": linear_above_autograd}
+CAUGHT: Final[dict[str, Callable[..., Any]]] = {**REWRITTEN, "linear": linear_above_autograd}
 """The same where they are caught, with gradients of their own."""
 
 

@@ -141,6 +141,8 @@ class InvariantMode(TorchDispatchMode):
         name, in_place = operation.name, operation.in_place
         if func.namespace != "aten":
             return self._of_another_library(func, args, kwargs)
+        if name in REWRITTEN and "out" in kwargs:
+            return self._refuse(func, args, kwargs, "its form with out= is not offered; use what it returns")
         if name in REWRITTEN:
             with _Reentered(self):
                 return REWRITTEN[name](*args, **kwargs)
