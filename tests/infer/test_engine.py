@@ -179,6 +179,31 @@ def test_what_can_never_run_is_refused_before_anything_is_taken(message: str) ->
 
 
 @pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prompt": torch.arange(3)}, "the prompt is a Tensor; allowed: a tuple of token numbers"),
+        ({"prompt": "abc"}, "the prompt is a str; allowed: a tuple of token numbers"),
+        ({"stop": 5}, "stop is 5; allowed: a set of token numbers"),
+        ({"stop": {"."}}, r"stop is \{'\.'\}; allowed: a set of token numbers"),
+        ({"number": 1.5}, r"number is 1\.5; allowed: a whole number, -2\^63 to"),
+        ({"number": "7"}, "number is '7'; allowed: a whole number, -2"),
+        ({"score_prompt": "no"}, "score_prompt is 'no'; allowed: True, False"),
+        ({"sampling": 0.5}, r"sampling is 0\.5; allowed: a Sampling"),
+    ],
+)
+def test_a_request_of_another_kind_is_refused_when_it_is_made(options: dict[str, Any], said: str) -> None:
+    """A stop that held nothing broke every step of the engine, for all; number 1.5 was number 1."""
+    with pytest.raises((TypeError, ValueError), match=f"^request: {said}"):
+        Request(**{"prompt": PROMPT, "max_tokens": 4, **options})
+
+
+@pytest.mark.parametrize("options", [{"temperature": "1"}, {"temperature": True}, {"top_p": None}])
+def test_so_is_a_way_to_draw(options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=r"^sampling: \w+ is ('1'|True|None); allowed: a number$"):
+        Sampling(**options)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"temperature": -1.0}, "temperature is -1.0"),

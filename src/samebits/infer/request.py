@@ -7,7 +7,9 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
+from collections.abc import Collection
 from dataclasses import dataclass
+from numbers import Real
 from typing import Final, Literal
 
 from samebits.ops.sample import LEAST_TEMPERATURE
@@ -32,6 +34,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p"):
+            value = getattr(self, name)
+            if not isinstance(value, Real) or isinstance(value, bool):
+                raise TypeError(f"sampling: {name} is {value!r:.60}; allowed: a number")
         if not (self.temperature == 0 or LEAST_TEMPERATURE <= self.temperature < float("inf")):
             allowed = f"0, or finite and at least {LEAST_TEMPERATURE}"
             raise ValueError(f"sampling: temperature is {self.temperature}; allowed: {allowed}")
@@ -61,14 +67,22 @@ class Request:
     """How many of the most likely tokens are told at each position."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.prompt, tuple | list):
+            raise TypeError(f"request: the prompt is a {type(self.prompt).__name__}; allowed: a tuple of token numbers")
+        if not isinstance(self.sampling, Sampling):
+            raise TypeError(f"request: sampling is {self.sampling!r:.60}; allowed: a Sampling")
+        if not isinstance(self.stop, Collection) or any(type(token) is not int for token in self.stop):
+            raise TypeError(f"request: stop is {self.stop!r:.60}; allowed: a set of token numbers")
+        if type(self.score_prompt) is not bool:
+            raise TypeError(f"request: score_prompt is {self.score_prompt!r:.60}; allowed: True, False")
         if not self.prompt:
             raise ValueError("request: the prompt has 0 tokens; allowed: at least 1")
         if type(self.max_tokens) is not int or self.max_tokens < 1:
             raise ValueError(f"request: max_tokens is {self.max_tokens!r}; allowed: a whole number, at least 1")
         if type(self.top_logprobs) is not int or not 0 <= self.top_logprobs <= MOST_TOP:
             raise ValueError(f"request: top_logprobs is {self.top_logprobs!r}; allowed: 0 to {MOST_TOP}")
-        if self.number is not None and not -(2**63) <= self.number < 2**63:
-            raise ValueError(f"request: number is {self.number}; allowed: -2^63 to 2^63 - 1")
+        if self.number is not None and (type(self.number) is not int or not -(2**63) <= self.number < 2**63):
+            raise ValueError(f"request: number is {self.number!r:.60}; allowed: a whole number, -2^63 to 2^63 - 1")
 
     @property
     def key(self) -> int:
