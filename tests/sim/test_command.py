@@ -48,6 +48,15 @@ def fails(rank):
     dist.barrier()
 """
 
+ROUND = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+dist.recv(torch.empty(3), (rank + 1) % ranks)
+"""
+
 
 @pytest.fixture
 def sums(tmp_path: Path) -> str:
@@ -118,6 +127,41 @@ def test_a_program_whose_bits_stay_is_code_0(sums: str, capsys: pytest.CaptureFi
     assert code == 0 and (found["schedules"], found["distinct"], found["hashes"]) == (8, 8, 1)
 
 
+def test_what_a_program_never_comes_to_is_told_and_shows_nothing(sums: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (("--fault", "crash@1:999"), ("--trace", "999:1"), ("--trace", "1:99")):
+        code, found = document(capsys, "run", sums, *words)
+        assert (code, found["verdict"], found["error"]) == (3, "could not be judged", "") and len(found["missed"]) == 1
+    code, out, _ = said(capsys, "explore", sums, "--seeds", "2", "--fault", "skip@0:9")
+    assert code == 3 and "came to no such place: fault skip@0:9" in out
+    assert document(capsys, "run", sums, "--fault", "late@1:1:0.5")[:1] == (0,)
+
+
+def test_a_deadlock_of_all_ranks_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "round.py"
+    path.write_text(ROUND)
+    code, found = document(capsys, "run", str(path), "--ranks", "4")
+    assert code == 1 and found["error"].startswith("ranks 0, 1, 2, 3: DeadlockError")
+    assert found["error"].count("rank 2 waits for rank 3 in receive from rank 3") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def program(:", "SyntaxError"),
+        ("raise RuntimeError('no GPU')", "RuntimeError: no GPU"),
+        ("exit(0)", "SystemExit"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_one_line_and_code_2(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_program.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for target in (f"{tmp_path}/broken_program.py:program", "broken_program:program"):
+        code, _, err = said(capsys, "run", target)
+        assert code == 2 and message in err and "broken_program" in err and len(err.strip().splitlines()) == 1
+
+
 def test_a_program_that_fails_by_itself_cannot_be_judged(races: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = document(capsys, "explore", f"{races}:fails", "--ranks", "2", "--seeds", "2")
     assert code == 3 and found["verdict"] == "could not be judged" and "ArithmeticError" in found["error"]
@@ -134,6 +178,8 @@ def test_a_program_that_fails_by_itself_cannot_be_judged(races: str, capsys: pyt
         (("run", "json:loads", "--trace", "x"), "a trace is 'x'"),
         (("run", "json:loads", "--fault", "burn"), "a fault is 'burn'"),
         (("run", "json:loads", "--seed", "1", "--policy", "best"), "policy is 'best'"),
+        (("run", "json:loads", "--policy", "starve"), "--policy is 'starve' and there is no --seed"),
+        (("run", "json:loads", "--fault", "crash@2:1"), "rank is 2; allowed: 0..1 of 2 ranks"),
         (("explore", "json:loads", "--policy", "uniform,best"), "policy is 'best'"),
         (("run", "json:loads", "--ranks", "0"), "--ranks"),
     ],

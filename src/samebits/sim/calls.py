@@ -29,6 +29,10 @@ class Call:
     splits: tuple[tuple[int, ...], tuple[int, ...]] = field(default=((), ()))
     """Rows sent to and taken from each rank, where they differ."""
 
+    def brought(self, place: int) -> tuple[Tensor, ...]:
+        """What the member at this place gives; in a broadcast only the root's tensor holds anything yet."""
+        return () if self.operation == "broadcast" and place != self.root else self.inputs
+
     def facts(self) -> tuple[object, ...]:
         """What must be the same on every member."""
         if self.operation in ("all-to-all", "scatter", "gather", "barrier"):

@@ -162,10 +162,15 @@ class Replayed:
 
     def __init__(self, picks: Mapping[int, int]) -> None:
         self._picks, self._made = picks, -1
+        self.unmet = dict(picks)
+        """Those that the run had no such choice for, so far."""
 
     def choose(self, alternatives: Sequence[Alternative]) -> int:
         self._made += 1
-        return min(self._picks.get(self._made, 0), len(alternatives) - 1)
+        picked = self._picks.get(self._made, 0)
+        if picked < len(alternatives):
+            self.unmet.pop(self._made, None)
+        return min(picked, len(alternatives) - 1)
 
 
 POLICIES: Final[dict[str, Callable[[int, int], Policy]]] = {

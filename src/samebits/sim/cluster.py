@@ -63,6 +63,9 @@ class Cluster:
     def __init__(self, function: Callable[..., Any], args: Sequence[Any], ranks: int, settings: Settings) -> None:
         if not 1 <= ranks <= MOST_RANKS:
             raise ValueError(f"ranks must lie in 1..{MOST_RANKS}, got {ranks}")
+        for fault in settings.faults:
+            if fault.rank >= ranks:
+                raise ValueError(f"fault {fault}: rank is {fault.rank}; allowed: 0..{ranks - 1} of {ranks} ranks")
         _group.register()
         self.faults = Faults(settings.faults)
         self.store = YieldingStore()

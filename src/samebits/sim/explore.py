@@ -12,7 +12,9 @@ from typing import Any, Final
 from samebits.sim.choices import Choice, Policy, Replayed, Trace, picks_of, policy_of, text_of
 from samebits.sim.cluster import Cluster, Settings
 from samebits.sim.errors import SpawnException
-from samebits.sim.journal import Difference, Journal, digest_of_result
+from samebits.sim.journal import Difference, Journal
+from samebits.sim.results import digest_of_result
+from samebits.sim.scheduler import names_of
 from samebits.sim.shrink import smallest
 
 # Runs that may be spent on cutting one failing schedule down.
@@ -39,6 +41,8 @@ class Seen:
     clocks: tuple[float, ...]
     error: str
     """The error text; empty where all ranks ended well."""
+    missed: tuple[str, ...] = ()
+    """Planned faults that nothing came to."""
 
 
 def run_once(program: Program, policy: Policy, settings: Settings) -> Seen:
@@ -48,10 +52,19 @@ def run_once(program: Program, policy: Policy, settings: Settings) -> Seen:
     try:
         cluster.run()
     except SpawnException as failure:
-        error = "; ".join(f"rank {rank}: {type(each).__name__}: {each}" for rank, each in failure.errors.items())
-        error += "".join(f"; rank {rank} was abandoned" for rank in failure.abandoned)
+        error = failure_text(failure)
     found = cluster.outcome()
-    return Seen(found.trace, found.journal, tuple(map(digest_of_result, found.results)), tuple(found.clocks), error)
+    digests, missed = map(digest_of_result, found.results), map(str, cluster.faults.missed)
+    return Seen(found.trace, found.journal, tuple(digests), tuple(found.clocks), error, tuple(missed))
+
+
+def failure_text(failure: SpawnException) -> str:
+    """What went wrong on which ranks, in one line; what several ranks were told alike is said once."""
+    ranks: dict[str, list[int]] = {}
+    for rank, error in failure.errors.items():
+        ranks.setdefault(f"{type(error).__name__}: {error}", []).append(rank)
+    said = [f"{names_of(each)}: {error}" for error, each in ranks.items()]
+    return "; ".join(said + [f"rank {rank} was abandoned" for rank in failure.abandoned])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,8 @@ class Exploration:
     hand_offs: int = 0
     hashes: set[tuple[str, ...]] = field(default_factory=set)
     finding: Finding | None = None
+    missed: tuple[str, ...] = ()
+    """Planned faults that no schedule came to."""
 
     @property
     def holds(self) -> bool:
@@ -127,6 +142,7 @@ def explore(
     A program that fails under FIFO, with no fault planned, is not run again: there is nothing to compare with."""
     how = settings or Settings()
     found = Exploration(reference_of(program, how))
+    found.missed = found.reference.missed
     if found.reference.error and not how.faults:
         return found
     for seed in seeds:
@@ -136,6 +152,7 @@ def explore(
             found.hand_offs += seen.trace.hand_offs
             found.schedules.add(seen.trace.key)
             found.hashes.add(seen.digests)
+            found.missed = tuple(fault for fault in found.missed if fault in seen.missed)
             why, difference = _why(found.reference, seen)
             if why:
                 found.finding = _finding(program, how, found.reference, seen, seed, name, why, difference, shrink)
@@ -173,7 +190,7 @@ def _finding(
         why, difference = _why(reference, again)
     choices = tuple(again.trace.unusual)
     return Finding(
-        seed, policy, why, difference, text_of(picks), text_of(few), choices, _races(difference, choices), runs
+        seed, policy, why, difference, text_of(picks), again.trace.text, choices, _races(difference, choices), runs
     )
 
 

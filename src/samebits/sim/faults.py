@@ -87,6 +87,11 @@ class Faults:
         return self._take(rank, nth, "swap") is not None
 
     @property
+    def missed(self) -> list[Fault]:
+        """Those that nothing came to: no such wait, no such collective."""
+        return [fault for fault in self.plan if fault not in self.happened]
+
+    @property
     def told(self) -> str:
         """For a report: what was injected so far."""
         return f"; injected: {', '.join(map(str, self.happened))}" if self.happened else ""

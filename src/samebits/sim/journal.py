@@ -6,46 +6,10 @@ gives other bits for the same bits can be told from a program that brought other
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-from torch import Tensor
 
 Key = tuple[str, int, int]
 """Group or channel, place in its sequence, rank."""
-
-
-def digest_of(values: Iterable[Tensor]) -> str:
-    """Of tensors' bits, dtypes and shapes."""
-    state = hashlib.blake2b(digest_size=8)
-    for value in values:
-        plain = value.detach()
-        state.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
-        state.update(plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return state.hexdigest()
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors inside lists, tuples, dictionaries and modules."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, torch.nn.Module):
-        yield from value.state_dict().values()
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from tensors_in(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from tensors_in(each)
-
-
-def digest_of_result(value: Any) -> str:
-    """Of what a rank returned: the bits of the tensors in it, and the text of everything else."""
-    found = list(tensors_in(value))
-    return f"{digest_of(found)}/{len(found)}" if found else repr(value)
 
 
 @dataclass(frozen=True, slots=True)

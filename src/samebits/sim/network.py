@@ -15,8 +15,9 @@ from samebits.sim.calls import Algorithms, Call, execute
 from samebits.sim.engine import Engine, Handle
 from samebits.sim.errors import CollectiveTimeoutError, MismatchError
 from samebits.sim.host_reads import Writers
-from samebits.sim.journal import Entry, Journal, digest_of
+from samebits.sim.journal import Entry, Journal
 from samebits.sim.rank import Rank, State, call_site
+from samebits.sim.results import digest_of
 
 if TYPE_CHECKING:
     from samebits.sim.cluster import Cluster
@@ -137,7 +138,7 @@ class Network:
         """All have come: the data first, then the times at which members see it."""
         members, arrivals = meeting.members, in_rank_order(meeting.arrivals)
         calls = [each.call for each in arrivals]
-        taken = [digest_of(call.inputs) for call in calls]
+        taken = [digest_of(call.brought(place)) for place, call in enumerate(calls)]
         try:
             execute([each.call for each in self._parts.order(meeting.arrivals)], self._parts.algorithms)
         except (RuntimeError, ValueError) as error:

@@ -27,19 +27,15 @@ def program_of(target: str) -> Callable[[int], Any]:
         raise ValueError(f"sim: program is {target!r}; allowed: {ALLOWED}")
     if name.endswith(".py"):
         return _member_of_file(Path(name), function)
-    try:
+    with _loading(f"module {name!r} cannot be imported"):
         module = importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(f"sim: module {name!r} cannot be imported: {error}; allowed: {ALLOWED}") from error
     return _callable(getattr(module, function, None), target)
 
 
 def _script(path: Path) -> Callable[[int], Any]:
     """Not by runpy, which puts a module into sys.modules for a while: ranks would take each other's out."""
-    try:
+    with _loading(f"{path} cannot be read"):
         code = compile(path.read_bytes(), str(path), "exec")
-    except SyntaxError as error:
-        raise ValueError(f"sim: {path}, line {error.lineno}: {error.msg}; allowed: a Python program") from error
 
     def run(rank: int) -> None:
         exec(code, {"__name__": "__main__", "__file__": str(path), "__builtins__": builtins})
@@ -50,7 +46,20 @@ def _script(path: Path) -> Callable[[int], Any]:
 def _member_of_file(path: Path, function: str) -> Callable[[int], Any]:
     if not path.is_file():
         raise ValueError(f"sim: {path} is no file; allowed: {ALLOWED}")
-    return _callable(runpy.run_path(str(path), run_name=path.stem).get(function), f"{path}:{function}")
+    with _loading(f"{path} cannot be imported"):
+        found = runpy.run_path(str(path), run_name=path.stem)
+    return _callable(found.get(function), f"{path}:{function}")
+
+
+@contextmanager
+def _loading(what: str) -> Iterator[None]:
+    """Whatever a stranger's file does wrong while it is read is the caller's mistake, told in a line."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        place = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ValueError(f"sim: {what}: {type(error).__name__}: {said}{place}; allowed: {ALLOWED}") from error
 
 
 def _callable(found: Any, target: str) -> Callable[[int], Any]:

@@ -194,7 +194,7 @@ class Scheduler:
         """Every waiting rank is told, with the whole graph: each of them is a root cause."""
         graph = "; ".join(_waits(rank) for rank in self.alive)
         gone = [rank.number for rank in self.ranks if rank.state is State.ENDED]
-        ended = f"; ended before: {_names(gone)}" if gone else ""
+        ended = f"; ended before: {names_of(gone)}" if gone else ""
         for rank in self.alive:
             assert rank.handle is not None
             known = rank.handle.blame
@@ -223,12 +223,13 @@ def _alternative(thing: Rank | Event) -> Alternative:
     return Alternative(thing.number, thing.handle.what, thing.site)
 
 
-def _names(ranks: Sequence[int]) -> str:
+def names_of(ranks: Sequence[int]) -> str:
+    """Ranks by number, for a sentence."""
     return f"rank{'s' if len(ranks) != 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _waits(rank: Rank) -> str:
     assert rank.handle is not None
     blockers = sorted(set(rank.handle.blockers()) - {rank.number})
-    on = f" for {_names(blockers)}" if blockers else ""
+    on = f" for {names_of(blockers)}" if blockers else ""
     return f"rank {rank.number} waits{on} in {rank.handle.what} at {rank.site}"

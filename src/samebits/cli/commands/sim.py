@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -48,7 +49,9 @@ def run(
     words: Words = None,
     ranks: Ranks = 2,
     seed: Annotated[int | None, typer.Option(help="A schedule drawn from this seed; without it, FIFO.")] = None,
-    policy: Annotated[str, typer.Option(help="With --seed: uniform, priority or starve.")] = "uniform",
+    policy: Annotated[
+        str | None, typer.Option(help="With --seed: uniform, priority or starve; uniform if left out.")
+    ] = None,
     trace: Annotated[str | None, typer.Option(help="The schedule of a trace, as `explore` prints it.")] = None,
     fault: FaultPlan = None,
     as_json: Json = False,
@@ -61,16 +64,24 @@ def run(
 
     if seed is not None and trace is not None:
         raise ValueError("sim run: --seed and --trace are both given; allowed: one of them")
+    if policy is not None and seed is None:
+        raise ValueError(f"sim run: --policy is {policy!r} and there is no --seed; allowed: with --seed")
     chosen: Policy = Fifo()
     if trace is not None:
         chosen = Replayed(picks_of(trace))
     elif seed is not None:
-        chosen = policy_of(policy, seed, ranks)
+        chosen = policy_of(policy or "uniform", seed, ranks)
     program, settings = _program(target, ranks), _settings(fault)
     start = time.monotonic()
     with progress(f"running {target} on {ranks} ranks"), _spoken(target, words, as_json):
         seen = run_once(program, chosen, settings)
-    verdict = Verdict.DOES_NOT_HOLD if seen.error else Verdict.HOLDS
+    missed = [f"fault {each}" for each in seen.missed]
+    if isinstance(chosen, Replayed):
+        missed += [f"choice {number}:{index} of the trace" for number, index in chosen.unmet.items()]
+    if missed and not seen.error:
+        verdict = Verdict.COULD_NOT_BE_JUDGED
+    else:
+        verdict = Verdict.DOES_NOT_HOLD if seen.error else Verdict.HOLDS
     document = {
         "schema": SCHEMA,
         "command": "run",
@@ -79,11 +90,12 @@ def run(
         "verdict": str(verdict),
         "seconds": round(time.monotonic() - start, 3),
         **_schedule(seen),
+        "missed": missed,
     }
     if as_json:
         print_json(document)
     else:
-        _print_run(target, ranks, seen, verdict)
+        _print_run(target, ranks, seen, missed, verdict)
     raise typer.Exit(EXIT_CODES[verdict])
 
 
@@ -148,8 +160,8 @@ def _spoken(target: str, words: list[str] | None, as_json: bool) -> Any:
 
 
 def _verdict(found: Exploration) -> Verdict:
-    """A program that fails under FIFO has no bits that could move."""
-    if found.reference.error:
+    """A program that fails under FIFO has no bits that could move; a fault that never came shows nothing."""
+    if found.reference.error or (found.holds and found.missed):
         return Verdict.COULD_NOT_BE_JUDGED
     return Verdict.HOLDS if found.holds else Verdict.DOES_NOT_HOLD
 
@@ -165,7 +177,12 @@ def _schedule(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _print_run(target: str, ranks: int, seen: Seen, verdict: Verdict) -> None:
+def _print_missed(missed: Sequence[str]) -> None:
+    if missed:
+        output().print(Text(f"asked for, and the program came to no such place: {', '.join(missed)}"))
+
+
+def _print_run(target: str, ranks: int, seen: Seen, missed: Sequence[str], verdict: Verdict) -> None:
     console = output()
     console.print(
         Text(
@@ -175,6 +192,7 @@ def _print_run(target: str, ranks: int, seen: Seen, verdict: Verdict) -> None:
     )
     if seen.error:
         console.print(Text(f"error: {seen.error}\ntrace: {seen.trace.text}"))
+    _print_missed(missed)
     console.print(Text(str(verdict), style=VERDICT_STYLES[str(verdict)]))
 
 
@@ -192,6 +210,7 @@ def _document(target: str, ranks: int, found: Exploration, verdict: Verdict, sec
         "hashes": len(found.hashes),
         "hand_offs": found.hand_offs,
         "error": found.reference.error,
+        "missed": [f"fault {each}" for each in found.missed],
         "finding": None if finding is None else _finding(finding),
     }
 
@@ -229,4 +248,5 @@ def _print_exploration(target: str, ranks: int, found: Exploration, verdict: Ver
         console.print(Text(f'again: samebits sim run {target} --ranks {ranks} --trace "{finding.smallest}"'))
     else:
         console.print(Text("sampled schedules, not all of them", style="dim"))
+    _print_missed([f"fault {each}" for each in found.missed])
     console.print(Text(str(verdict), style=VERDICT_STYLES[str(verdict)]))
