@@ -104,6 +104,49 @@ def movements(rank: int, ranks: int) -> dict[str, str]:
     }
 
 
+def across(x: Tensor) -> Tensor:
+    """The same numbers, laid out with the first dimension innermost."""
+    return x.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+def layouts(rank: int, ranks: int) -> dict[str, str]:
+    """Dense tensors that are not contiguous, which gloo takes as they lie in memory, or copies first."""
+    wide = numbers(rank, 60 * ranks, torch.float32, 18).view(2 * ranks, 5, 6)
+    broad = across(wide) if rank == 1 else wide.clone()
+    dist.broadcast(broad, src=1)
+    pieces = [across(each) for each in numbers(7, 60 * ranks, torch.float32, 19).view(ranks, 10, 6)]
+    scattered = torch.empty(10, 6)
+    dist.scatter(scattered, pieces if rank == 0 else None, src=0)
+    single, listed, into = (torch.empty(2, 5, 6) for _ in range(3))
+    dist.reduce_scatter_tensor(single, across(wide))
+    dist.reduce_scatter(listed, [across(each) for each in wide.chunk(ranks)])
+    into = across(into)
+    dist.reduce_scatter(into, list(wide.chunk(ranks)))
+    # One element of a wider buffer: contiguous by torch's rule, with a stride that is not 1.
+    one = numbers(rank, 2, torch.float64, 20)[::2]
+    dist.all_reduce(one)
+    refused = []
+    for call in (dist.send, dist.recv):
+        try:
+            call(across(wide), (rank + 1) % ranks)
+        except RuntimeError:
+            refused.append(call.__name__)
+    whole = torch.arange(4) + rank
+    try:
+        dist.all_reduce(whole, op=dist.ReduceOp.AVG)
+    except RuntimeError as error:
+        refused.append(str(error))
+    return {
+        "broadcast across": bits([broad]),
+        "scatter across": bits([scattered]),
+        "scatter tensor across": bits([single]),
+        "scatter list across": bits([listed]),
+        "scatter list into across": bits([into]),
+        "one element": one.item().hex(),
+        "refused": str(refused),
+    }
+
+
 def messages(rank: int, ranks: int) -> str:
     """Round a ring, two tags at once."""
     there, back = torch.empty(5), torch.empty(5)
@@ -121,5 +164,5 @@ def messages(rank: int, ranks: int) -> str:
 
 def all_collectives(with_large: bool = False) -> dict[str, str]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    found = reductions(rank) | movements(rank, ranks)
+    found = reductions(rank) | movements(rank, ranks) | layouts(rank, ranks)
     return found | large(rank) if with_large else found

@@ -55,7 +55,9 @@ class Algorithms:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Its elements as they lie in memory; ValueError for a tensor with holes or overlaps, as gloo refuses it."""
+    """Its elements as they lie in memory; ValueError for a tensor with holes or overlaps.
+
+    gloo refuses sparse ones, and of one with holes it takes the holes for elements: nobody can want that."""
     plain = tensor.data
     if plain.is_sparse or plain.layout is not torch.strided:
         raise ValueError(f"sim: a tensor's layout is {plain.layout}; allowed: dense")
@@ -104,24 +106,31 @@ def _reduce(calls: Sequence[Call], how: Algorithms) -> None:
 
 
 def _reduce_scatter(calls: Sequence[Call], how: Algorithms) -> None:
-    """A list of pieces is one all-reduce a piece; one tensor is one all-reduce of all of it, then cut."""
+    """A list of pieces is one all-reduce a piece; one tensor is one all-reduce of a copy of it, then cut.
+
+    The sum runs over memory, and pieces of a list go into memory; the copy is cut along its first dimension."""
     size = len(calls)
     if len(calls[0].inputs) == size and size > 1:
         for rank, call in enumerate(calls):
-            piece = reduced([each.inputs[rank].data.reshape(-1) for each in calls], call.op, how.all_reduce)
-            call.outputs[0].data.copy_(piece.view_as(call.outputs[0]))
+            out = call.outputs[0].data
+            out.copy_(call.inputs[rank].data)
+            pieces = [out if each is call else each.inputs[rank].data.clone() for each in calls]
+            flat(out).copy_(reduced([flat(each) for each in pieces], call.op, how.all_reduce))
         return
-    total = reduced([call.inputs[0].data.reshape(-1) for call in calls], calls[0].op, how.all_reduce)
-    for call, piece in zip(calls, total.chunk(size), strict=True):
-        call.outputs[0].data.copy_(piece.view_as(call.outputs[0]))
+    copies = [call.inputs[0].data.clone() for call in calls]
+    total = reduced([flat(each) for each in copies], calls[0].op, how.all_reduce)
+    for place, (call, copy) in enumerate(zip(calls, copies, strict=True)):
+        flat(copy).copy_(total)
+        call.outputs[0].data.copy_(copy.reshape(-1).chunk(size)[place].view_as(call.outputs[0]))
 
 
 def _broadcast(calls: Sequence[Call], how: Algorithms) -> None:
+    """Memory to memory: where ranks lay a tensor out in two ways, its elements change places, as with gloo."""
     root = calls[0].root
     for place, call in enumerate(calls):
         if place != root:
             for out, given in zip(call.outputs, calls[root].inputs, strict=True):
-                out.data.copy_(given.data)
+                flat(out).copy_(flat(given))
 
 
 def _all_gather(calls: Sequence[Call], how: Algorithms) -> None:
@@ -141,8 +150,9 @@ def _gather(calls: Sequence[Call], how: Algorithms) -> None:
 
 
 def _scatter(calls: Sequence[Call], how: Algorithms) -> None:
+    """Memory to memory, as a broadcast."""
     for given, call in zip(calls[calls[0].root].inputs, calls, strict=True):
-        call.outputs[0].data.copy_(given.data)
+        flat(call.outputs[0]).copy_(flat(given))
 
 
 def _all_to_all(calls: Sequence[Call], how: Algorithms) -> None:

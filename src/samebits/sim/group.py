@@ -145,7 +145,7 @@ class SimGroup(_ProcessGroup):  # type: ignore[misc]
     def run(self, calls: Sequence[Call], result: Sequence[Tensor]) -> SimWork:
         """Enters collectives, one after another."""
         if self._rank.cluster.pauses:
-            self._rank.pause(f"before {calls[0].operation} of {self._members.label}")
+            self._rank.pause(f"coming to {calls[0].operation} of {self._members.label}")
         return SimWork(self._rank, [handle for call in calls for handle in self._enter(call)], list(result))
 
     def _enter(self, call: Call) -> list[Handle]:
@@ -238,6 +238,8 @@ class SimGroup(_ProcessGroup):  # type: ignore[misc]
     def all_to_all_single(
         self, output: Tensor, given: Tensor, out_rows: list[int] | None, in_rows: list[int] | None, opts: Any = None
     ) -> SimWork:
+        for each in (given, output):
+            _contiguous(each, "all-to-all")
         return self._one("all-to-all", [given], [output], splits=(tuple(in_rows or ()), tuple(out_rows or ())))
 
     alltoall_base = all_to_all_single
@@ -246,26 +248,37 @@ class SimGroup(_ProcessGroup):  # type: ignore[misc]
         return self._one("barrier", [], [])
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> SimWork:
-        return self._message(
-            lambda: self._rank.cluster.network.send(self._members, self._rank, tensors[0], to, tag), []
-        )
+        _contiguous(tensors[0], "a send")
+        network = self._rank.cluster.network
+        return self._message(lambda: network.send(self._members, self._rank, tensors[0], to, tag), [])
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> SimWork:
+        _contiguous(tensors[0], "a receive")
         network = self._rank.cluster.network
         return self._message(lambda: network.receive(self._members, self._rank, tensors[0], source, tag), tensors)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> SimWork:
+        _contiguous(tensors[0], "a receive")
         network = self._rank.cluster.network
         return self._message(lambda: network.receive(self._members, self._rank, tensors[0], None, tag), tensors)
 
     def _message(self, post: Any, result: list[Tensor]) -> SimWork:
         if self._rank.cluster.pauses:
-            self._rank.pause(f"before a message of {self._members.label}")
+            self._rank.pause(f"coming to a message of {self._members.label}")
         return SimWork(self._rank, [post()], result)
 
 
 def _op(opts: Any) -> str:
     return operator_name(opts.reduceOp) if opts is not None else "SUM"
+
+
+def _contiguous(tensor: Tensor, what: str) -> None:
+    """RuntimeError where it is not: gloo refuses it at these calls."""
+    if not tensor.is_contiguous():
+        raise RuntimeError(
+            f"sim: {what} has a tensor of shape {list(tensor.shape)} and strides {list(tensor.stride())}; allowed:"
+            " contiguous"
+        )
 
 
 def _created(options: Any, backend_options: Any) -> SimGroup:

@@ -146,5 +146,6 @@ def reduced(inputs: Sequence[Tensor], op: str, algorithm: Algorithm, holder: int
             values.append(combine(values[local], values[received]))
         out[part.begin : part.end] = values[-1] if part.nodes else values[holder]
     if op == "AVG" and ranks > 1:
-        out = torch.div(out, ranks, rounding_mode="trunc" if first.dtype in _WHOLE else None)
+        # torch's gloo divides in place, which torch refuses for whole numbers.
+        out.div_(ranks)
     return out
