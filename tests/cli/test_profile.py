@@ -5,16 +5,32 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from tests.train.small_run import TEXT
 from typer.testing import CliRunner
 
-from samebits.cli import app
+from samebits.cli import app, main
 
 SCRIPT = """
 import sys, torch
 from samebits import ops
 assert sys.argv[1:] == ["7"]
 ops.linear(torch.ones(3, 16), torch.ones(8, 16))
+"""
+
+# Ends as scripts do, beside a module of its own, and prints.
+ENDING = """
+import sys, torch
+import beside
+from samebits import ops
+
+def main():
+    ops.linear(torch.ones(3, 16), torch.ones(8, 16))
+    print("printed")
+    END
+
+if __name__ == "__main__":
+    sys.exit(main())
 """
 
 
@@ -38,6 +54,33 @@ def test_a_script_is_profiled(tmp_path: Path) -> None:
     document = json.loads(told.stdout)
     assert document["schema"] == "samebits.profile/1"
     assert [(row["name"], row["count"]) for row in document["rows"]] == [("gemm", 1)]
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"), [("return 0", 0, ""), ("return 4", 4, ""), ("raise KeyError('key')", 1, "KeyError: 'key'")]
+)
+def test_a_script_is_profiled_however_it_ends(
+    end: str, code: int, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "script.py").write_text(ENDING.replace("END", end))
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", str(tmp_path / "script.py"), "--json"])
+    out, err = capfd.readouterr()
+    assert ended.value.code == code and "printed" in err and said in err and "profile.py" not in err
+    assert [row["name"] for row in json.loads(out)["rows"]] == ["gemm"]
+
+
+def test_what_is_wrong_with_the_subject_is_said_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "script.py").write_text("def f(:")
+    (tmp_path / "run.yaml").write_text("no_such_key: 1")
+    for name in ("script.py", "run.yaml", "nowhere.yaml", "nowhere.py"):
+        with pytest.raises(SystemExit) as ended:
+            main(["profile", str(tmp_path / name), "--output", str(tmp_path / "traces")])
+        assert ended.value.code == 2 and len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not (tmp_path / "traces").exists()
 
 
 def test_a_script_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import runpy
 import sys
+import traceback
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +19,7 @@ from samebits.records.shipped import recipe
 
 if TYPE_CHECKING:
     from samebits.trace.summary import Row, Summary
+    from samebits.train.configuration import TrainConfig
 
 SCHEMA = "samebits.profile/1"
 # Rows of a table; the files hold all of them.
@@ -45,7 +48,11 @@ def profile(
     from samebits.trace.summary import summary
     from samebits.trace.transfers import transfers
 
-    memory = trace.Memory()
+    # What is wrong with the subject is said before a file is opened.
+    config = None if subject.endswith(".py") else _configuration(recipe(Path(subject)), settings or [])
+    if config is None:
+        _check_script(Path(subject))
+    memory, code = trace.Memory(), 0
     sinks: list[trace.Sink] = [memory]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,38 +62,65 @@ def profile(
         stack.enter_context(modules_as_spans())
         if torch.cuda.is_available():
             stack.enter_context(transfers())
-        if subject.endswith(".py"):
-            _script(Path(subject), arguments or [])
+        if config is None:
+            code = _script(Path(subject), arguments or [], as_json)
         else:
-            _training(recipe(Path(subject)), steps, settings or [])
+            _training(config, steps)
     found = summary(memory.spans, memory.events)
     if as_json:
         print_json({"schema": SCHEMA, "subject": subject, **found.document()})
     else:
         _print(found, folder)
+    raise typer.Exit(code)
 
 
-def _script(path: Path, arguments: list[str]) -> None:
-    """The script as `python script.py` would run it, in this process."""
+def _check_script(path: Path) -> None:
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file; allowed: a Python script, a configuration or a recipe")
-    before = sys.argv
-    sys.argv = [str(path), *arguments]
     try:
-        runpy.run_path(str(path), run_name="__main__")
-    finally:
-        sys.argv = before
+        compile(path.read_bytes(), str(path), "exec")
+    except SyntaxError as error:
+        raise ValueError(f"{path}, line {error.lineno}: {error.msg}; allowed: a Python script") from error
 
 
-def _training(path: Path, steps: int, settings: list[str]) -> None:
-    """Some steps of a run, of which nothing is kept."""
-    from samebits.trace import span
-    from samebits.train.assessment import data_of, model_of
+def _script(path: Path, arguments: list[str], as_json: bool) -> int:
+    """The script as `python script.py` would run it, in this process; the exit code that it would have there.
+
+    However it ends, what was recorded until then is shown. What it prints goes to stderr where stdout is a document."""
+    from samebits.sim.programs import command_line
+
+    where = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    with command_line(str(path), arguments), where:
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as ended:
+            if isinstance(ended.code, str):
+                print(ended.code, file=sys.stderr)
+            return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        except Exception as error:
+            # Its own calls alone, as Python shows them: not ours and runpy's, which are outside.
+            calls = error.__traceback__
+            while calls is not None and calls.tb_frame.f_code.co_filename != str(path):
+                calls = calls.tb_next
+            traceback.print_exception(error.with_traceback(calls))
+            return 1
+    return 0
+
+
+def _configuration(path: Path, settings: list[str]) -> TrainConfig:
     from samebits.train.configuration_file import read
-    from samebits.train.trainer import Trainer
 
     config = read(path, settings)
     check_device("training.device", config.training.device)
+    return config
+
+
+def _training(config: TrainConfig, steps: int) -> None:
+    """Some steps of a run, of which nothing is kept."""
+    from samebits.trace import span
+    from samebits.train.assessment import data_of, model_of
+    from samebits.train.trainer import Trainer
+
     trainer = Trainer(config, model_of(config), data_of(config))
     for _ in range(min(steps, trainer.run.steps)):
         with span(f"step {trainer.done + 1}", "step"):
@@ -95,6 +129,8 @@ def _training(path: Path, steps: int, settings: list[str]) -> None:
 
 def _print(found: Summary, folder: Path | None) -> None:
     out = output()
+    if not found.rows:
+        out.print("nothing was recorded: no operator of samebits was called, no module and no step ran")
     for granularity in ("step", "block", "kernel"):
         rows = found.of(granularity)
         if rows:
