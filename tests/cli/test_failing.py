@@ -6,6 +6,8 @@ import json
 import os
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,26 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
         main(words)
     out, err = capsys.readouterr()
     return int(ended.value.code or 0), out, err
+
+
+@pytest.mark.parametrize(
+    "words", [("sim", "validate", "--cases"), ("tokenizer", "show", "smollm2", "--json"), ("--help",)]
+)
+@pytest.mark.parametrize(("sink", "code"), [("closed pipe", 141), ("full disk", 2)])
+def test_a_stdout_that_takes_no_more_is_no_verdict_and_no_traceback(
+    words: tuple[str, ...], sink: str, code: int
+) -> None:
+    """Not 1, which says "does not hold"."""
+    if sink == "closed pipe":
+        reader, where = os.pipe()
+        os.close(reader)
+    else:
+        where = os.open("/dev/full", os.O_WRONLY)
+    ended = subprocess.run([sys.executable, "-m", "samebits.cli", *words], stdout=where, stderr=subprocess.PIPE)
+    os.close(where)
+    said = ended.stderr.decode()
+    assert ended.returncode == code
+    assert said == ("" if code == 141 else "samebits: No space left on device\n")
 
 
 @pytest.mark.parametrize(

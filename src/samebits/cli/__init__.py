@@ -88,6 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         code = app(given or ["--help"], prog_name="samebits", standalone_mode=False)
         sys.stdout.flush()
+    except SystemExit as ended:
+        # click and rich end with 1 where the reader of a pipe has gone, which would read "does not hold".
+        if isinstance(ended.__context__, BrokenPipeError):
+            end(ended.__context__, as_json=False)
+        raise
     except (Exception, KeyboardInterrupt) as error:
         end(error, as_json=wants_json(given))
     sys.exit(code or 0)

@@ -47,7 +47,11 @@ def tell(message: str, code: int, *, as_json: bool, kind: str = "error") -> None
     line = one_line(message)
     if as_json:
         said = {"schema": SCHEMA, "error": {"kind": kind, "message": line}, "exit_code": code}
-        print(json.dumps(said, indent=2), flush=True)
+        try:
+            print(json.dumps(said, indent=2), flush=True)
+        except OSError:
+            # On a full disk this may be what went wrong; the line below says so.
+            _let_go_of_stdout()
     print(f"samebits: {line}", file=sys.stderr, flush=True)
 
 
@@ -59,14 +63,18 @@ def between_ranks(as_json: bool) -> Callable[[str, int], None]:
 def end(error: BaseException, *, as_json: bool) -> NoReturn:
     """Ends the process as this error asks for."""
     if isinstance(error, BrokenPipeError):
-        # Whoever read the output has enough; what is still held back must not fail a second time.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go_of_stdout()
         sys.exit(PIPE_CLOSED)
     message, code, kind = _judged(error)
     if code == COULD_NOT_BE_JUDGED and kind == "internal" and os.environ.get(TRACEBACK_VARIABLE):
         raise error
     tell(message, code, as_json=as_json, kind=kind)
     sys.exit(code)
+
+
+def _let_go_of_stdout() -> None:
+    """What is still held back for a stdout that takes no more must not fail a second time."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _judged(error: BaseException) -> tuple[str, int, str]:
