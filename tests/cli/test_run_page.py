@@ -64,6 +64,26 @@ def test_the_page_needs_no_network(folder: Path) -> None:
     assert "http://" not in page and "https://" not in page and "<script" not in page and "@import" not in page
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("events.jsonl", text) for text in ('{"event": "start", "st\n', "\n", "[]\n", '{"step": 1}\n', "\xff\n")),
+        *(("trace.jsonl", text) for text in ('{"span": "gem\n', "\n", '{"span": "gemm"}\n', "\xff\n")),
+    ],
+)
+def test_a_broken_log_is_named(folder: Path, name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes((folder / "events.jsonl").read_bytes())
+    (tmp_path / name).write_text(text, encoding="latin-1")
+    with pytest.raises(ValueError, match=f"{tmp_path}/{name}: cannot be read: .*; allowed: a JSON object a line"):
+        render(tmp_path)
+
+
+def test_a_log_that_a_kill_cut_short_is_shown_as_far_as_it_goes(folder: Path, tmp_path: Path) -> None:
+    for name in ("events.jsonl", "trace.jsonl"):
+        (tmp_path / name).write_text((folder / name).read_text()[:-9])
+    assert "gemm_accumulate_" in render(tmp_path)
+
+
 def test_an_alarm_is_on_the_page(folder: Path, tmp_path: Path) -> None:
     alarm = {"event": "alarm", "time": 0.0, "kind": "dead gradient", "granularity": "block", "brick": "layers.1.mlp"}
     lines = (

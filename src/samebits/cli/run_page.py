@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -51,8 +52,9 @@ def render(folder: Path, *, with_evidence: bool = False) -> str:
     """The page of a run; with what it rests on, where that is asked for: some seconds of reading receipts."""
     if not (folder / events.NAME).is_file():
         raise ValueError(f"{folder}: there is no {events.NAME}; allowed: the folder of a training run")
-    log = events.read(folder)
-    of_kind = {kind: [each for each in log if each["event"] == kind] for kind in events.KINDS}
+    with _reading(folder / events.NAME):
+        log = events.read(folder)
+        of_kind = {kind: [each for each in log if each["event"] == kind] for kind in events.KINDS}
     if not of_kind["start"]:
         raise ValueError(f"{folder}: {events.NAME} has no start; allowed: the folder of a training run")
     spans = _spans(folder)
@@ -140,13 +142,29 @@ def _spans(folder: Path) -> list[Span]:
         return []
     known = {"span", "granularity", "number", "parent", "thread", "began", "ended", "device"}
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        given = json.loads(line)
-        if "span" in given:
-            facts = {name: value for name, value in given.items() if name not in known}
-            numbers = {name: given[name] for name in ("granularity", "number", "parent", "thread", "began", "ended")}
-            found.append(Span(name=given["span"], device=given.get("device"), facts=facts, **numbers))
+    with _reading(path):
+        # A recording that was killed can end within a line; of that one nothing is known.
+        for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+            given = json.loads(line)
+            if "span" in given:
+                facts = {name: value for name, value in given.items() if name not in known}
+                numbers = {
+                    name: given[name] for name in ("granularity", "number", "parent", "thread", "began", "ended")
+                }
+                found.append(Span(name=given["span"], device=given.get("device"), facts=facts, **numbers))
     return found
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What is wrong inside of a file is told with the file's name."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path}: cannot be read: {type(error).__name__}: {error}; allowed: a JSON object a line, as samebits"
+            " wrote them"
+        ) from error
 
 
 def _flames(spans: Sequence[Span]) -> Markup:
