@@ -18,6 +18,7 @@ PRINT = {
     "numerics/elementary/fit.py",
     "numerics/elementary/generate.py",
     "parallel/launching.py",
+    "train/contracts/library_indices/child.py",
     "train/display.py",
 }
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] != "cli")

@@ -13,7 +13,7 @@ from samebits.contracts.registry import Component
 COMPONENTS = components_of(samebits.train.contracts)
 JUDGEMENTS = judgements_of(COMPONENTS)
 # A minute and more each. Their receipts die with whatever they rest on, which `make test` compares.
-LONG = {"GRADFLOW50M-OB1", "KDGAIN-OB1", "LAUNCHIDX-OB1"}
+LONG = {"GRADFLOW50M-OB1", "KDGAIN-OB1", "LAUNCHIDX-OB1", "LIBIDX-OB1"}
 
 
 def test_what_is_left_to_the_long_run_exists() -> None:
@@ -50,6 +50,7 @@ def test_the_components_are_those_that_were_meant() -> None:
         "hyperparams",
         "kernel_sizes",
         "launch_indices",
+        "library_indices",
         "observability",
         "product_sizes",
         "run_log",
