@@ -13,7 +13,7 @@ from samebits.contracts.registry import Component
 COMPONENTS = components_of(samebits.train.contracts)
 JUDGEMENTS = judgements_of(COMPONENTS)
 # A minute and more each. Their receipts die with whatever they rest on, which `make test` compares.
-LONG = {"GRADFLOW50M-OB1", "KDGAIN-OB1", "LAUNCHIDX-OB1", "LIBIDX-OB1"}
+LONG = {"ATTIDX-OB1", "GRADFLOW50M-OB1", "KDGAIN-OB1", "LAUNCHIDX-OB1", "LIBIDX-OB1"}
 
 
 def test_what_is_left_to_the_long_run_exists() -> None:
@@ -35,6 +35,7 @@ def test_the_components_are_those_that_were_meant() -> None:
     """A folder that lost its contract would no longer be judged, and nobody would notice."""
     assert set(COMPONENTS) == {
         "accumulation_gpu",
+        "attention_indices",
         "buf_size",
         "checkpoint",
         "data_parallel",
