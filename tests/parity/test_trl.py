@@ -15,12 +15,7 @@ from samebits.invariant.transformers import register
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "trl_grpo.py"
 # What TRL runs without a guarantee. None of it makes a logprob: seeds and shuffles of the data, and the sum of one
 # reward function's rewards.
-NOT_VOUCHED_FOR = {
-    "aten.random_.default",
-    "aten.randperm.generator",
-    "aten.randperm.default",
-    "aten.nansum.default",
-}
+NOT_VOUCHED_FOR = {"aten.random_.default", "aten.randperm.generator", "aten.randperm.default", "aten.nansum.default"}
 
 
 @pytest.fixture(scope="module")

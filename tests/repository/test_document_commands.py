@@ -83,6 +83,9 @@ COVERED: dict[str, Run | Elsewhere] = {
     "samebits quantize merged --format q4_1 --out small": QUANTIZED,
     "samebits evaluate --model smollm2 --task examples/evaluate/questions.jsonl": EVALUATED,
     "samebits profile tiny --steps 3 --output traces": Elsewhere("tests/cli/test_profile.py::test_a_run_is_profiled"),
+    "samebits train recipes/tiny.yaml --out runs/tiny --trace-steps 16": Elsewhere(
+        "tests/train/test_step_traces.py::test_every_third_step_is_recorded_whole"
+    ),
     "samebits bench linear --model smollm2-135m": BENCH,
     "samebits bench linear rmsnorm --model smollm2-135m --rows 1 --rows 64": BENCH,
     "samebits bench --dry-run": Run(),
