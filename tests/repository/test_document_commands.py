@@ -145,7 +145,7 @@ COVERED: dict[str, Run | Elsewhere] = {
     "samebits launch --nproc 3 -- examples/tensor_parallel.py": Run(alone=True),
     "samebits sim run examples/tensor_parallel.py --ranks 3": Run(),
     "samebits sim explore examples/tensor_parallel.py --ranks 3 --seeds 20": Run(smaller=("--seeds", "3")),
-    'samebits sim run examples/tensor_parallel.py --ranks 3 --trace "4:1 9:2"': Run(),
+    'samebits sim run examples/tensor_parallel.py --ranks 3 --trace "4:1 7:1"': Run(),
     "samebits rl --steps 3": RL,
     "samebits rl --steps 3 --lanes 4 --no-stock": RL,
     "samebits launch --nproc 4 -- rl --steps 3 --lanes 4": RL_ON_RANKS,
