@@ -69,6 +69,10 @@ def end(error: BaseException, *, as_json: bool) -> NoReturn:
     if code == COULD_NOT_BE_JUDGED and kind == "internal" and os.environ.get(TRACEBACK_VARIABLE):
         raise error
     tell(message, code, as_json=as_json, kind=kind)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _let_go_of_stdout()
     sys.exit(code)
 
 

@@ -253,7 +253,7 @@ class Engine:
             places = ", ".join(f"{jobs[row].ticket} at position {len(jobs[row].tokens)}" for row in error.rows)
             for row in error.rows:
                 self.cancel(jobs[row].ticket)
-            told = f"logits, or logits over the temperature, are not finite for request {places}"
+            told = f"logits are not finite, or not over the temperature, for request {places}"
             raise ArithmeticError(f"engine: {told}; cancelled, the other requests continue") from error
 
     def _told(self, job: Job, drawn: Drawn) -> Event:
