@@ -14,6 +14,7 @@ from samebits.model.batch import Batch
 from samebits.model.loading import Loaded
 from samebits.model.model import Model
 from samebits.post.calibration import LENGTH, sequences_of, squares, texts_of
+from samebits.post.feedback import Feedback, feedback_of
 from samebits.post.grouped import Grouped
 from samebits.post.quantizing import Job, quantized
 
@@ -30,10 +31,20 @@ def held_out(loaded: Loaded, sequences: int, length: int = LENGTH) -> list[list[
     return [loaded.tokenizer.encode(text)[:length] for text in texts[:sequences]]
 
 
+def _sources(loaded: Loaded, tokens: int) -> list[list[int]]:
+    """Those that are not held out."""
+    files = sorted(file for file in LIBRARY.glob("*.py") if file.stem not in MODULES)
+    return sequences_of(texts_of(files), loaded.tokenizer, tokens)
+
+
 def calibration(loaded: Loaded, tokens: int) -> dict[str, Tensor]:
     """What flows into each weight on sources that are not held out."""
-    files = sorted(file for file in LIBRARY.glob("*.py") if file.stem not in MODULES)
-    return squares(loaded.model, sequences_of(texts_of(files), loaded.tokenizer, tokens), lambda _: None)
+    return squares(loaded.model, _sources(loaded, tokens), lambda _: None)
+
+
+def handed_on(loaded: Loaded, tokens: int) -> dict[str, Feedback]:
+    """How columns hand on what they lose, from such sources."""
+    return feedback_of(loaded.model, _sources(loaded, tokens), lambda _: None)
 
 
 def perplexity(model: Model, texts: list[list[int]]) -> float:

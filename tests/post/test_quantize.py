@@ -262,7 +262,7 @@ def test_the_command(small: Loaded, tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"output": "q5_0"}, "format is 'q5_0'; allowed: q4_0, q4_1, q8_0, int4"),
-        ({"method": "gptq"}, "method is 'gptq'; allowed: rtn, search"),
+        ({"method": "awq"}, "method is 'awq'; allowed: rtn, search, gptq"),
         ({"output": "int4", "group": 48}, "group is 48; allowed: 32, 64, 128"),
     ],
 )
@@ -273,7 +273,14 @@ def test_a_bad_job_is_refused(changed: dict[str, object], message: str, small: L
 
 
 REFUSED = {
-    ("quantize", "--method", "rtn", "--calibration", "text.txt"): "quantize: --calibration requires --method search",
+    (
+        "quantize",
+        "--method",
+        "rtn",
+        "--calibration",
+        "text.txt",
+    ): "quantize: --calibration requires --method search or gptq",
+    ("quantize", "--method", "rtn", "--tokens", "1024"): "quantize: --tokens requires --method search or gptq",
     ("quantize", "--format", "q4_0", "--group", "64"): "quantize: --group requires --format int4",
     ("quantize", "--tokens", "511"): "greater than or equal to 512",
     ("quantize", "--calibration", "bytes.txt"): "calibration: bytes.txt is not UTF-8 at byte 4; allowed: text",

@@ -18,6 +18,7 @@ from samebits.model.loading import Loaded
 from samebits.model.packed import FORMAT
 from samebits.model.weights import EMBEDDING, HEAD
 from samebits.post.card import card
+from samebits.post.feedback import Feedback, round_with_feedback
 from samebits.post.folder import NewFolder, Tell, new_folder, silent
 from samebits.post.gguf_layout import gguf_layout, in_gguf_order
 from samebits.post.grouped import FORMATS, Format, Grouped, packed_format, round_to_nearest, search
@@ -27,14 +28,20 @@ from samebits.post.source import PIECE, digest_of, raw, weights_digest
 from samebits.post.threads import in_threads
 from samebits.post.words import put_words
 
-METHODS: Final = ("rtn", "search")
+METHODS: Final = ("rtn", "search", "gptq")
 OUTPUTS: Final = (*FORMATS, "int4")
 GROUPS: Final = (32, 64, 128)
+_HOW: Final = {
+    "rtn": "rounding to nearest",
+    "search": "a search for the scale with the least weighted error",
+    "gptq": "rounding with feedback, each column taking on what the ones before it lost",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What is to be quantised, and how. `importance` is by weight, for the search."""
+    """What is to be quantised, and how. `importance` is by weight, for the search; `feedback` likewise, for gptq, where
+    what has none is searched."""
 
     source: str
     loaded: Loaded
@@ -44,8 +51,9 @@ class Job:
     group: int = 32
     """Of int4 alone."""
     importance: Mapping[str, Tensor] | None = None
+    feedback: Mapping[str, Feedback] | None = None
     calibration: Mapping[str, Any] | None = None
-    """What the importance was taken from, for the record."""
+    """What importance and feedback were taken from, for the record."""
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -126,16 +134,19 @@ def quantized(job: Job, name: str) -> Tensor | Grouped:
     minimum = (
         None if pieces[0].minimum is None else torch.cat([each.minimum for each in pieces if each.minimum is not None])
     )
-    return Grouped(
+    found = Grouped(
         format=format,
         codes=torch.cat([each.codes for each in pieces]),
         scale=torch.cat([each.scale for each in pieces]),
         minimum=minimum,
     )
+    feedback = (job.feedback or {}).get(name)
+    return found if feedback is None else round_with_feedback(weight, found, feedback)
 
 
 def _quantized_rows(job: Job, name: str, rows: Tensor, format: Format) -> Grouped:
-    importance = (job.importance or {}).get(name)
+    feedback = (job.feedback or {}).get(name)
+    importance = (job.importance or {}).get(name) if feedback is None else feedback.importance
     if job.method == "rtn" or importance is None:
         return round_to_nearest(rows, format)
     return search(rows, format, importance)
@@ -203,6 +214,5 @@ def _config(job: Job) -> dict[str, Any]:
 
 
 def _card(job: Job, manifest: Mapping[str, Any]) -> str:
-    how = "rounding to nearest" if job.method == "rtn" else "a search for the scale with the least weighted error"
-    said = f"The model `{job.source}` with linear weights in `{job.output}`, by {how}."
+    said = f"The model `{job.source}` with linear weights in `{job.output}`, by {_HOW[job.method]}."
     return card("Quantised model", said, manifest, ["quantized", job.output])

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from samebits.model.loading import Loaded
+    from samebits.post.feedback import Feedback
     from samebits.post.quantizing import Job
 
 SCHEMA = "samebits.quantize/1"
@@ -26,6 +27,7 @@ Calibration = Annotated[
     ),
 ]
 Tokens = Annotated[int, typer.Option(help="Tokens of calibration, at most.", min=512)]
+TOKENS = {"search": 8192, "gptq": 16384}
 
 
 def quantize(
@@ -33,13 +35,20 @@ def quantize(
     out: Out,
     format: Annotated[str, typer.Option(help="q4_0, q4_1, q8_0 (a .gguf file), or int4 (safetensors).")] = "q4_1",
     method: Annotated[
-        str, typer.Option(help="rtn: round to nearest; search: the scale with the least error on calibration text.")
+        str,
+        typer.Option(
+            help="rtn: round to nearest; search: the scale with the least error on calibration text;"
+            " gptq: with it, and each column takes on what the ones before it lost."
+        ),
     ] = "search",
     group: Annotated[
         int | None, typer.Option(help="Numbers that share a scale in int4: 32 (if left out), 64 or 128.")
     ] = None,
     calibration: Calibration = None,
-    tokens: Tokens = 8192,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens of calibration, at most: 8192 for search, 16384 for gptq if left out.", min=512),
+    ] = None,
     shard_size: ShardSize = 5 * 10**9,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -55,8 +64,9 @@ def quantize(
     from samebits.post.quantizing import quantize as run
     from samebits.records.new_place import refuse_if_taken
 
-    if calibration and method != "search":
-        raise ValueError("quantize: --calibration requires --method search")
+    for option, given in (("--calibration", calibration), ("--tokens", tokens)):
+        if given and method not in TOKENS:
+            raise ValueError(f"quantize: {option} requires --method {' or '.join(TOKENS)}")
     if group is not None and format != "int4":
         raise ValueError("quantize: --group requires --format int4")
     refuse_if_taken(out)
@@ -67,9 +77,11 @@ def quantize(
     if dry_run:
         _print_plan(job, out, layout.sizes, as_json)
         return
-    if method == "search":
-        importance, taken = calibrated(loaded, calibration, tokens)
+    if method in TOKENS:
+        importance, taken = calibrated(loaded, calibration, tokens or TOKENS[method])
         job = replace(job, importance=importance, calibration=taken)
+    if method == "gptq":
+        job = replace(job, feedback=_feedback(loaded, calibration, tokens or TOKENS[method]))
     with progress_bar(f"quantising into {out}", sum(each.size for each in layout.regions.values())) as tell:
         facts = run(job, out, shard_size, tell)
     if as_json:
@@ -85,6 +97,16 @@ def calibrated(loaded: Loaded, paths: list[Path] | None, tokens: int) -> tuple[d
     sequences = sequences_of(texts_of(paths or []), loaded.tokenizer, tokens)
     with progress_bar(f"calibrating on {len(sequences) * LENGTH} tokens", len(sequences)) as tell:
         return squares(loaded.model, sequences, tell), recorded(sequences)
+
+
+def _feedback(loaded: Loaded, paths: list[Path] | None, tokens: int) -> dict[str, Feedback]:
+    """How columns hand on what they lose, from the text that `calibrated` takes."""
+    from samebits.post.calibration import LENGTH, sequences_of, texts_of
+    from samebits.post.feedback import feedback_of
+
+    sequences = sequences_of(texts_of(paths or []), loaded.tokenizer, tokens)
+    with progress_bar(f"second moments of {len(sequences) * LENGTH} tokens", len(sequences)) as tell:
+        return feedback_of(loaded.model, sequences, tell)
 
 
 def _print_plan(job: Job, out: Path, files: dict[str, int], as_json: bool) -> None:
