@@ -158,6 +158,14 @@ def test_moments_of_a_model(small: Loaded) -> None:
         assert close != name.endswith(("k_proj.weight", "v_proj.weight")), name
 
 
+def test_what_is_not_finite_is_refused(small: Loaded) -> None:
+    weights = dict(small.model.weights)
+    weights["model.layers.1.input_layernorm.weight"] = torch.full((SHAPE.hidden_size,), float("inf"))
+    sequences = sequences_of([texts()], small.tokenizer, 512)
+    with pytest.raises(ValueError, match=r"what flows into model\.layers\.1\.self_attn\.q_proj\.weight is not finite"):
+        feedback_of(replace(small.model, weights=weights), sequences, lambda _: None)
+
+
 def test_the_command(small: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It writes what the function does, and says what it was calibrated on."""
     save_folder(small.model, tmp_path / "model", small.tokenizer)
