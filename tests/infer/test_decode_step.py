@@ -93,26 +93,26 @@ def test_decoding_has_the_bits_of_the_model(shape: str, dtype: torch.dtype, join
 
 
 @pytest.mark.parametrize(
-    ("most", "limit", "room"),
+    ("most", "limit", "capacity"),
     [(1, 99999, 2048), (2048, 99999, 2048), (2049, 99999, 4096), (9000, 99999, 16384), (9000, 9500, 9500), (5, 40, 40)],
 )
-def test_a_step_has_room_for_what_requests_have(most: int, limit: int, room: int) -> None:
-    assert decode_step.captured_keys(most, limit) == room
+def test_a_step_holds_what_requests_have(most: int, limit: int, capacity: int) -> None:
+    assert decode_step.captured_keys(most, limit) == capacity
 
 
 def test_a_request_that_outgrows_its_room_keeps_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of its own for each room, doubled; planted: a room too small is noticed, not read beyond."""
+    """A step of its own for each capacity, doubled; planted: a capacity too small is noticed, not read beyond."""
     model = model_of("plain", torch.float32, joined=True)
     wanted = answers(model, 5)
-    rooms = set()
+    capacities = set()
 
     def seen(*arguments: Any) -> DecodeStep:
-        rooms.add(arguments[3])
+        capacities.add(arguments[3])
         return DecodeStep(*arguments)
 
     monkeypatch.setattr(engine, "DecodeStep", seen)
-    monkeypatch.setattr(decode_step, "LEAST_ROOM", 16)
-    assert answers(model, 5) == wanted and rooms == {2, 4}
+    monkeypatch.setattr(decode_step, "LEAST_CAPACITY", 16)
+    assert answers(model, 5) == wanted and capacities == {2, 4}
     monkeypatch.setattr(engine, "captured_keys", lambda most, limit: 16)
     with pytest.raises(ValueError, match="a request has 42 keys; allowed: up to 16"):
         answers(model, 5)

@@ -155,8 +155,10 @@ def _fits(value: object, kind: Any) -> bool:
     if get_origin(kind) is dict:
         return isinstance(value, dict) and all(_fits(each, get_args(kind)[1]) for each in value.values())
     if kind in (int, float):
-        # No count and no time is below nothing or endless, and a bool is no number.
-        return type(value) in (int, kind) and math.isfinite(value) and value >= 0  # type: ignore[arg-type, operator]
+        # No count and no time is negative or endless, and a bool is no number.
+        if isinstance(value, bool) or not isinstance(value, int | float) or (kind is int and isinstance(value, float)):
+            return False
+        return math.isfinite(value) and value >= 0
     return type(value) is kind
 
 

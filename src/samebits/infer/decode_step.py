@@ -42,7 +42,7 @@ class Captured(Protocol):
 
 
 # Keys: one split of attention.
-LEAST_ROOM: Final = SPLIT_KEYS
+LEAST_CAPACITY: Final = SPLIT_KEYS
 
 Capturing = Callable[[Callable[[], Decoded]], Captured]
 
@@ -68,14 +68,14 @@ def captured_rows(requests: int, device: torch.device) -> int:
 
 
 def captured_keys(most: int, limit: int) -> int:
-    """Keys that a captured step has room for, where a request has so `most` of them, and none may have over `limit`.
+    """Keys that a captured step can hold, where no request has more than `most`, and none may have over `limit`.
 
-    Attention is launched for all splits that there is room for, so a few keys should not be given room for many: it
+    Attention is launched for all splits of the capacity, so few keys should not get the capacity of many: it
     is doubled as requests grow. Decides no bit."""
-    room = LEAST_ROOM
-    while room < most:
-        room *= 2
-    return min(room, limit)
+    capacity = LEAST_CAPACITY
+    while capacity < most:
+        capacity *= 2
+    return min(capacity, limit)
 
 
 class DecodeStep:
@@ -109,9 +109,9 @@ class DecodeStep:
         self, ids: Sequence[int], held: Sequence[int], tables: Sequence[Sequence[int]], choices: Choices
     ) -> Decoded:
         """Of one token each, in tensors of the next step too. Keys are added in pages that tables name already."""
-        count, rows, room = len(ids), self._batch.ids.shape[0], self._tables.pages.shape[1] * self._size
-        if max(held) >= room:
-            raise ValueError(f"decode step: a request has {max(held) + 1} keys; allowed: up to {room}")
+        count, rows, capacity = len(ids), self._batch.ids.shape[0], self._tables.pages.shape[1] * self._size
+        if max(held) >= capacity:
+            raise ValueError(f"decode step: a request has {max(held) + 1} keys; allowed: up to {capacity}")
         # A row too many is the first request once more: it writes what is written there anyway.
         sources = [*range(count), *[0] * (rows - count)]
         written = [places(table, key, key + 1, self._size)[0] for table, key in zip(tables, held, strict=True)]
@@ -133,7 +133,7 @@ class DecodeStep:
         """Tell the table of every request that has another one than in the step before."""
         for row, (table, known) in enumerate(zip(tables, self._named, strict=True)):
             if table != known:
-                # Of pages that are not used yet there may be more than there is room for.
+                # Of pages that are not used yet there may be more than the capacity.
                 named = table[: self._tables.pages.shape[1]]
                 self._tables.pages[row, : len(named)] = torch.tensor(named, dtype=torch.int32)
                 self._named[row] = list(table)

@@ -60,7 +60,7 @@ class Engine:
         ]
         self._captures = can_capture(self.model)
         self._decode_steps: dict[tuple[int, int], DecodeStep] = {}
-        """By rows, and keys that there is room for."""
+        """By rows, and the keys that each can hold."""
         self._capturing = capturing(model.device)
         self._jobs: dict[int, Job] = {}
         self._unsent: list[Event] = []
@@ -218,11 +218,11 @@ class Engine:
 
     def _decode_step(self, requests: int, keys: int) -> DecodeStep:
         """For so many requests, of which none has more keys."""
-        rows, room = captured_rows(requests, self.model.device), captured_keys(keys, self._limit)
-        if (rows, room) not in self._decode_steps:
-            pages = -(-room // self._scheduler.page_size)
-            self._decode_steps[rows, room] = DecodeStep(self.model, self._caches, rows, pages, self._capturing)
-        return self._decode_steps[rows, room]
+        rows, capacity = captured_rows(requests, self.model.device), captured_keys(keys, self._limit)
+        if (rows, capacity) not in self._decode_steps:
+            pages = -(-capacity // self._scheduler.page_size)
+            self._decode_steps[rows, capacity] = DecodeStep(self.model, self._caches, rows, pages, self._capturing)
+        return self._decode_steps[rows, capacity]
 
     def _prompt_scores(self, planned: list[tuple[Job, int]], hidden: Tensor) -> list[list[Score]]:
         """For each job the logprobs of the prompt's tokens that come after those just computed, if they are wanted,

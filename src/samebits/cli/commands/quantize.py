@@ -92,21 +92,27 @@ def quantize(
 
 def calibrated(loaded: Loaded, paths: list[Path] | None, tokens: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The squares that flow into each weight, and what they were taken from."""
-    from samebits.post.calibration import LENGTH, recorded, sequences_of, squares, texts_of
+    from samebits.post.calibration import LENGTH, recorded, squares
 
-    sequences = sequences_of(texts_of(paths or []), loaded.tokenizer, tokens)
+    sequences = _sequences(loaded, paths, tokens)
     with progress_bar(f"calibrating on {len(sequences) * LENGTH} tokens", len(sequences)) as tell:
         return squares(loaded.model, sequences, tell), recorded(sequences)
 
 
 def _feedback(loaded: Loaded, paths: list[Path] | None, tokens: int) -> dict[str, Feedback]:
     """How columns hand on what they lose, from the text that `calibrated` takes."""
-    from samebits.post.calibration import LENGTH, sequences_of, texts_of
+    from samebits.post.calibration import LENGTH
     from samebits.post.feedback import feedback_of
 
-    sequences = sequences_of(texts_of(paths or []), loaded.tokenizer, tokens)
+    sequences = _sequences(loaded, paths, tokens)
     with progress_bar(f"second moments of {len(sequences) * LENGTH} tokens", len(sequences)) as tell:
         return feedback_of(loaded.model, sequences, tell)
+
+
+def _sequences(loaded: Loaded, paths: list[Path] | None, tokens: int) -> list[list[int]]:
+    from samebits.post.calibration import sequences_of, texts_of
+
+    return sequences_of(texts_of(paths or []), loaded.tokenizer, tokens)
 
 
 def _print_plan(job: Job, out: Path, files: dict[str, int], as_json: bool) -> None:

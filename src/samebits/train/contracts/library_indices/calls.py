@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -45,17 +46,17 @@ def _operators() -> Iterator[Named]:
         for size in range(SIZES):
             for format in FORMATS:
                 asked = Asked(size=size, recipe="normal", format=format, seed=1)
-                yield f"{declared.name} {format} {size}", lambda d=declared, a=asked: results(d, a)  # type: ignore[misc]
+                yield f"{declared.name} {format} {size}", partial(results, declared, asked)
 
 
 def _elementary() -> Iterator[Named]:
     for count in COUNTS:
         x = np.linspace(-3, 3, count, dtype=np.float32)
         for name in elementary.FUNCTIONS:
-            yield f"{name} {count}", lambda n=name, x=x: elementary.elementary(n, x, _instruction_set())  # type: ignore[misc]
-        yield f"philox {count}", lambda n=count: philox_uint32_native(7, 1, n, _instruction_set())  # type: ignore[misc]
-        yield f"worst {count}", lambda n=count: elementary.worst_ulp("exp", 0x3F800000, n, _instruction_set())  # type: ignore[misc]
-        yield f"quick forms {count}", lambda n=count: _quick(n)  # type: ignore[misc]
+            yield f"{name} {count}", partial(elementary.elementary, name, x, _instruction_set())
+        yield f"philox {count}", partial(philox_uint32_native, 7, 1, count, _instruction_set())
+        yield f"worst {count}", partial(elementary.worst_ulp, "exp", 0x3F800000, count, _instruction_set())
+        yield f"quick forms {count}", partial(_quick, count)
 
 
 def _quick(count: int) -> None:
@@ -71,7 +72,7 @@ def _conversions() -> Iterator[Named]:
             for by_vectors in (0, 1):
                 for back in (False, True):
                     numbers = kind, by_vectors, back, count
-                    yield f"convert {numbers}", lambda n=numbers: _convert(*n)  # type: ignore[misc]
+                    yield f"convert {numbers}", partial(_convert, *numbers)
 
 
 def _convert(kind: int, by_vectors: int, back: bool, count: int) -> None:
@@ -84,9 +85,9 @@ def _convert(kind: int, by_vectors: int, back: bool, count: int) -> None:
 def _others() -> Iterator[Named]:
     for m, k, n in ((1, 1, 1), (3, 17, 5), (2, 64, 33)):
         a, b = (torch.ones(*shape, dtype=torch.bfloat16) for shape in ((m, k), (k, n)))
-        yield f"fused_chain {m, k, n}", lambda a=a, b=b: fused_chain(a, b, instruction_set=_instruction_set())  # type: ignore[misc]
+        yield f"fused_chain {m, k, n}", partial(fused_chain, a, b, instruction_set=_instruction_set())
         for format in FORMATS:
-            yield f"logits {m, n} {format}", lambda m=m, n=n, f=format: _in_place(m, n, f)  # type: ignore[misc]
+            yield f"logits {m, n} {format}", partial(_in_place, m, n, format)
 
 
 def _in_place(rows: int, vocabulary: int, format: str) -> None:
