@@ -88,7 +88,7 @@ assert sb.ops is ops and callable(sb.ops.matmul) and callable(sb.check)
 try:
     sb.opps
 except AttributeError as error:
-    assert "has no attribute 'opps'; it has: check, invariant_mode, nn, ops, reveal" in str(error)
+    assert "has no attribute 'opps'; it has: check, invariant_mode, launch_in_cpp, nn, ops, reveal" in str(error)
 else:
     raise AssertionError("a wrong name was found")
 """

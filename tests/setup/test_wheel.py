@@ -15,6 +15,7 @@ import pytest
 from tests.setup.clean_environment import Environment, build_wheel, make, wanted
 
 import samebits
+from samebits.ops.contracts import host_launch
 from samebits.records.shipped import FOLDERS, shipped
 
 UNDECLARED = ("hypothesis", "pytest", "mypy", "z3", "triton", "starlette", "uvicorn", "transformers", "pyarrow", "gguf")
@@ -167,6 +168,16 @@ def test_serve_with_its_extra_answers(clean: Environment, tmp_path: Path) -> Non
             server.send_signal(signal.SIGTERM)
             server.wait(60)
     assert server.returncode == 0
+
+
+def test_what_is_built_when_it_is_needed_is_shipped(clean: Environment) -> None:
+    """C++ of calls on a GPU, which is not compiled into the library."""
+    here = {file.name for file in host_launch.FOLDER.glob("*.?pp")}
+    code = "from samebits.ops.contracts.host_launch import FOLDER; print(*(each.name for each in FOLDER.glob('*.?pp')))"
+    done = subprocess.run(
+        [clean.python, "-c", code], cwd=clean.folder, env=clean.variables(), text=True, capture_output=True, check=True
+    )
+    assert set(done.stdout.split()) == here and {"host_launch.cpp", "reading.hpp"} <= here
 
 
 def test_every_shipped_folder_is_found_here() -> None:

@@ -17,6 +17,7 @@ from samebits.cli.commands.contract_components import (
     Receipts,
     Trusted,
     chosen,
+    launch_by_python,
     store_of,
     trusted_components,
 )
@@ -65,6 +66,7 @@ def prove(
     if not set(wanted) <= {1, 2, 3, 4} or jobs < 1:
         raise ValueError(f"prove: level={wanted}, jobs={jobs}; allowed: levels 1 to 4, at least one job")
     check_words(None, backend)
+    launch_by_python()
     known, store, made = (
         trusted_components(components, trust),
         store_of(receipts, components, writes=True),

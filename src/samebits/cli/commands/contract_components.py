@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +30,7 @@ Receipts = Annotated[Path | None, typer.Option("--receipts", help="Where receipt
 Backend = Annotated[str | None, typer.Option(help="cpu or triton. Default: what can run here.")]
 
 # Folders of components beside the operators; a component is registered by lying in one of them.
-FOLDERS = ("model.contracts", "train.contracts", "post.contracts")
+FOLDERS = ("ops.contracts", "model.contracts", "train.contracts", "infer.contracts", "post.contracts")
 
 
 def known_components(folder: Path | None) -> dict[str, Component]:
@@ -65,6 +66,14 @@ def trusted_components(components: Path | None, trust: list[Path] | None) -> dic
     if components is not None:
         refuse_untrusted((component.contract() for component in known.values()), trusted_folders(components, trust))
     return known
+
+
+def launch_by_python() -> None:
+    """Here and in processes that this one starts: receipts are not tied to the C++ that can launch calls on a GPU."""
+    import samebits
+
+    os.environ[samebits.LAUNCH_VARIABLE] = "0"
+    samebits.launch_in_cpp(mode=False)
 
 
 def store_of(receipts: Path | None, components: Path | None = None, *, writes: bool = False) -> Store:

@@ -14,6 +14,7 @@ from samebits.cli.commands.contract_components import (
     Trusted,
     chosen,
     known_components,
+    launch_by_python,
     store_of,
     trusted_components,
 )
@@ -46,6 +47,7 @@ def replay(
 
     if (sample is not None and sample < 1) or seconds <= 0:
         raise ValueError(f"replay: sample={sample}, seconds={seconds}; allowed: at least 1, more than 0")
+    launch_by_python()
     known = trusted_components(components, trust)
     wanted = chosen(names, known)
     standing = standings(known, store_of(receipts, components), wanted)

@@ -26,6 +26,7 @@ def doctor(as_json: Json = False) -> None:
     from samebits import native
     from samebits.checker.environment import environment, installed, native_problem, unavailable
     from samebits.contracts.language import BACKENDS
+    from samebits.ops.contracts.host_launch import triton_calls
 
     problem = native_problem()
     facts = {
@@ -33,6 +34,7 @@ def doctor(as_json: Json = False) -> None:
         "architecture": f"{platform.machine()}, {platform.system()}, {' '.join(platform.libc_ver())}",
         "compiled by": "unknown" if problem else native.compiler(),
         "used from": str(checkout() or "a wheel"),
+        "launch_in_cpp": triton_calls.state(),
     }
     lacks = {backend: unavailable(backend, component=True) for backend in BACKENDS}
     packages = {name: installed(DISTRIBUTIONS.get(name, name)) for name in EXTRAS}

@@ -7,11 +7,12 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_ops.h>
+#include <ATen/ops/empty_strided_ops.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/version.h>
 

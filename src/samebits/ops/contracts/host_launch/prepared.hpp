@@ -1,26 +1,23 @@
-// Launches that Python prepared, by all that they were chosen by; and descriptors, which are kept by address and layout.
+// Launches that Python's function was seen to make, and descriptors, which are kept by address and layout.
 //
-// Knows no operator: a launch is a function of the driver, a grid and parameters that name operands.
+// Knows no operator: a launch is a function of the driver, a grid and parameters that name the memory they speak of.
 #pragma once
 
-#include "driver.h"
-#include "questions.h"
+#include "driver.hpp"
+#include "questions.hpp"
 
 #include <array>
 #include <cstring>
 #include <memory>
-#include <unordered_map>
 
 namespace host_launch {
 
-enum Operand { X, WEIGHT, BIAS, OUT, OPERANDS };
-using Addresses = std::array<uint64_t, OPERANDS>;
-
-constexpr size_t MOST_PARAMETERS = 32;
-/// As many as samebits/ops/matmul/triton_again.py remembers.
-constexpr size_t KEPT_LAUNCHES = 4096;
+constexpr size_t MOST_ARGUMENTS = 12, MOST_MEMORIES = 4, MOST_PARAMETERS = 48, MOST_DESCRIPTORS = 8;
 /// Of a thread; one that is overwritten is made again.
 constexpr size_t KEPT_DESCRIPTORS = 1024;
+
+/// Of a call: those of its arguments, by the place of a parameter in the signature, then those of new memory.
+using Addresses = std::array<uint64_t, MOST_ARGUMENTS + MOST_MEMORIES>;
 
 /// A matrix as the tensor memory accelerator sees it, but for its address. The axis that runs fastest comes first.
 struct Layout {
@@ -35,13 +32,15 @@ struct Layout {
 
 struct Parameter {
     enum Kind { DESCRIPTOR, ADDRESS, VALUE } kind = VALUE;
-    Operand operand = X;
-    /// A number of 32 or 64 bits: the driver reads as many as the kernel declares, the lowest first.
+    /// Among `Addresses`.
+    size_t source = 0;
+    /// A number of 32 or 64 bits: the driver reads as many as the kernel declares, the lowest first. Of an address or
+    /// a descriptor: bytes behind the start of its source.
     uint64_t value = 0;
     Layout layout;
 };
 
-struct Prepared {
+struct Launch {
     CUfunction function = nullptr;
     unsigned programs = 0, threads = 0, shared = 0;
     std::vector<Parameter> parameters;
@@ -49,35 +48,36 @@ struct Prepared {
     PyObject* name = nullptr;
     PyObject* kernel = nullptr;
 
-    Prepared() = default;
-    Prepared(const Prepared&) = delete;
-    Prepared& operator=(const Prepared&) = delete;
-    ~Prepared() {
+    Launch() = default;
+    Launch(const Launch&) = delete;
+    Launch& operator=(const Launch&) = delete;
+    Launch(Launch&& other) noexcept { *this = std::move(other); }
+    Launch& operator=(Launch&& other) noexcept {
+        function = other.function, programs = other.programs, threads = other.threads, shared = other.shared;
+        parameters = std::move(other.parameters);
+        std::swap(name, other.name), std::swap(kernel, other.kernel);
+        return *this;
+    }
+    ~Launch() {
         Py_XDECREF(name);
         Py_XDECREF(kernel);
     }
 };
 
-struct Key {
-    /// Device, dtype, bias and alignment in one; rows, K, N; strides of x and of weight.
-    std::array<int64_t, 8> words{};
-    bool operator==(const Key& other) const { return words == other.words; }
+/// A tensor that the call makes: a result, or what a launch needs beside it.
+struct Memory {
+    at::ScalarType dtype{};
+    c10::SmallVector<int64_t, 5> sizes, strides;
 };
 
-struct HashOfKey {
-    size_t operator()(const Key& key) const {
-        uint64_t hash = 0x9e3779b97f4a7c15;
-        for (const int64_t word : key.words) {
-            hash = (hash ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccd;
-            hash ^= hash >> 32;
-        }
-        return hash;
-    }
+/// All that a call does.
+struct Prepared {
+    std::vector<Memory> memories;
+    std::vector<Launch> launches;
+    /// Numbers of memories; one of them alone is no tuple.
+    std::vector<size_t> results;
+    bool is_tuple = false;
 };
-
-/// Empty where Python's function alone can make the launch. Read and written with the interpreter's lock held.
-using Launches = std::unordered_map<Key, std::shared_ptr<const Prepared>, HashOfKey>;
-inline Launches& launches = *new Launches;  // never destroyed: Python is gone by then
 
 inline CUtensorMap encoded(uint64_t address, const Layout& layout) {
     constexpr std::array<cuuint32_t, 2> elements{1, 1};
@@ -112,17 +112,20 @@ inline const CUtensorMap& described(uint64_t address, const Layout& layout) {
 }
 
 /// As the launcher that Triton generates does it, without clusters. The interpreter's lock need not be held.
-inline void launch(const Prepared& prepared, const Addresses& addresses, CUstream stream) {
-    alignas(64) std::array<CUtensorMap, OPERANDS> maps;
+inline void launch(const Launch& prepared, const Addresses& addresses, CUstream stream) {
+    alignas(64) std::array<CUtensorMap, MOST_DESCRIPTORS> maps;
+    std::array<uint64_t, MOST_PARAMETERS> pointers;
     std::array<void*, MOST_PARAMETERS> parameters;
     size_t count = 0, descriptors = 0;
     for (const auto& each : prepared.parameters) {
         if (each.kind == Parameter::DESCRIPTOR) {
             // A copy: the next descriptor may be kept in this one's place.
-            maps[descriptors] = described(addresses[each.operand], each.layout);
+            maps[descriptors] = described(addresses[each.source] + each.value, each.layout);
             parameters[count++] = &maps[descriptors++];
         } else if (each.kind == Parameter::ADDRESS) {
-            parameters[count++] = const_cast<uint64_t*>(&addresses[each.operand]);
+            pointers[count] = addresses[each.source] + each.value;
+            parameters[count] = &pointers[count];
+            ++count;
         } else {
             parameters[count++] = const_cast<uint64_t*>(&each.value);
         }

@@ -19,6 +19,7 @@ struct Launch {
 };
 Launch last;
 uint64_t launches, encodings, contexts = 1;
+CUresult answer = CUDA_SUCCESS;  // to a launch
 uint64_t known, sizes[MOST], parameters;  // of one kernel
 
 struct Encoded {
@@ -33,6 +34,8 @@ STUB uint64_t stub_launches() { return launches; }
 STUB uint64_t stub_encodings() { return encodings; }
 /// Whether the calling thread looks as if it had a context.
 STUB void stub_contexts(uint64_t here) { contexts = here; }
+/// What launches are answered from now on; none that fails is recorded.
+STUB void stub_answers(int result) { answer = static_cast<CUresult>(result); }
 /// Bytes of each parameter of a kernel, which a driver knows; of another kernel no parameters are recorded.
 STUB void stub_sizes(uint64_t function, uint64_t count, const uint64_t* given) {
     known = function, parameters = count;
@@ -54,6 +57,7 @@ STUB CUresult cuTensorMapEncodeTiled(
 }
 
 STUB CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** given, void**) {
+    if (answer != CUDA_SUCCESS) return answer;
     last.grid[0] = config->gridDimX, last.grid[1] = config->gridDimY, last.grid[2] = config->gridDimZ;
     last.block[0] = config->blockDimX, last.block[1] = config->blockDimY, last.block[2] = config->blockDimZ;
     last.shared = config->sharedMemBytes, last.attributes = config->numAttrs;

@@ -4,7 +4,7 @@
 // here. The first that is answered with yes gives its name.
 #pragma once
 
-#include "torch_parts.h"
+#include "torch_parts.hpp"
 
 namespace host_launch {
 
@@ -44,8 +44,10 @@ constexpr const char* QUESTION_NAMES[QUESTIONS] = {
     "dispatch mode", "function mode", "functorch",     "tracing",     "forward AD", "profiler", "other keys",
     "compiling",     "observed",      "forced launch", "launch hook", "kind",       "keys",     "gradient"};
 
-/// Faults that a test plants beside deaf questions.
-enum Fault { DESCRIPTOR_BY_ADDRESS = QUESTIONS, LAUNCH_BY_SIZES, FAULTS };
+/// Faults that are planted beside deaf questions.
+enum Fault { DESCRIPTOR_BY_ADDRESS = QUESTIONS, WITHOUT_STRIDES, WITHOUT_NUMBERS, WITHOUT_ALIGNMENT, FAULTS };
+constexpr const char* FAULT_NAMES[FAULTS - QUESTIONS] = {
+    "descriptor by address", "without strides", "without numbers", "without alignment"};
 
 inline bool is_planted(int fault) { return planted >> fault & 1; }
 
@@ -66,8 +68,6 @@ struct Names {
     PyObject* launches = PyUnicode_InternFromString("_launches");
     PyObject* enter_hook = PyUnicode_InternFromString("launch_enter_hook");
     PyObject* calls = PyUnicode_InternFromString("calls");
-    PyObject* bias = PyUnicode_InternFromString("bias");
-    PyObject* backend = PyUnicode_InternFromString("backend");
 };
 inline const Names& names() {
     static const Names made;

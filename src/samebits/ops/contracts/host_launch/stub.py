@@ -1,4 +1,4 @@
-"""The whole path of `linear`, Python's and that in C++, on a machine without a GPU: a stub in the driver's place.
+"""The whole path of a call, Python's and that in C++, on a machine without a GPU: a stub in the driver's place.
 
 CPU tensors stand for a GPU's. Triton compiles its kernels for Hopper, and its own launcher in C is built against the
 stub, so what it hands to the driver is what it would hand to the real one. Nothing is launched: results hold whatever
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,21 +17,19 @@ from unittest.mock import patch
 
 import torch
 import triton
-from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 from triton.runtime.build import compile_module_from_src
 
-from host_launch import building
-from host_launch.attaching import attach
 from samebits.ops import arguments, backends
 from samebits.ops._triton import device, launch
-from samebits.ops.matmul import triton_again, triton_kernel, triton_products
+from samebits.ops.contracts.host_launch import building
+from samebits.ops.contracts.host_launch.attaching import attach, calls_of
+from samebits.ops.matmul import triton_again
 
 DEVICE: Final = -1
 """What a CPU tensor says its device's number is."""
-MULTIPROCESSORS: Final = 132
-BYTES: Final = {"i32": 4, "i64": 8, "nvTmaDesc": 128}
+BYTES: Final = {"i32": 4, "i64": 8, "fp32": 4, "nvTmaDesc": 128}
 ENCODED: Final = ("address", "type", "rank", "columns", "rows", "stride", "box_columns", "box_rows", "element_columns")
 MORE_ENCODED: Final = ("element_rows", "interleave", "swizzle", "promotion", "fill")
 
@@ -59,17 +57,21 @@ class Stub:
     library: Any
     stream: int = 77
 
+    def calls_of(self, function: Callable[..., Any]) -> Any:
+        return calls_of(self.module, function)
+
     def launches(self) -> int:
         return int(self.library.stub_launches())
 
-    def recorded(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> dict[str, Any]:
-        """The last launch in words, with operands' names for their addresses."""
+    def recorded(self, names: Mapping[int, str]) -> dict[str, Any]:
+        """The last launch in words, with names for addresses; new memory that no result is has no name."""
         last = Launch.from_address(self.library.stub_last())
         heads = {name: getattr(last, name) for name, _ in Launch._fields_ if name not in ("parameters", "count")}
-        sizes = parameter_bytes(compiled_as(last.function))[: last.count]
-        names = {each.data_ptr(): name for name, each in zip(("x", "weight", "out"), (x, weight, out), strict=True)}
-        names |= {} if bias is None else {bias.data_ptr(): "bias"}
-        values = [in_words(bytes(each)[:size], names) for each, size in zip(last.parameters, sizes, strict=False)]
+        kinds = parameter_kinds(compiled_as(last.function))[: last.count]
+        values = [
+            in_words(bytes(each)[:size], names, of_memory)
+            for each, (size, of_memory) in zip(last.parameters, kinds, strict=False)
+        ]
         return {name: list(each) if name in ("grid", "block") else each for name, each in heads.items()} | {
             "parameters": values
         }
@@ -77,7 +79,7 @@ class Stub:
     def expect_last(self) -> None:
         """Tell the stub what a driver knows of the kernel launched last: how many bytes each parameter has."""
         function = Launch.from_address(self.library.stub_last()).function
-        sizes = parameter_bytes(compiled_as(function))
+        sizes = [size for size, _ in parameter_kinds(compiled_as(function))]
         count = ctypes.c_uint64(len(sizes))
         self.library.stub_sizes(ctypes.c_uint64(function), count, (ctypes.c_uint64 * len(sizes))(*sizes))
 
@@ -88,23 +90,25 @@ def compiled_as(function: int) -> dict[str, str]:
     return next(each.src.signature for each in kernels if each.function == function)
 
 
-def parameter_bytes(signature: dict[str, str]) -> list[int]:
-    """Of each parameter as Triton's generated launcher declares them, scratch memory's two addresses last."""
-    sizes: list[int] = []
+def parameter_kinds(signature: dict[str, str]) -> list[tuple[int, bool]]:
+    """Bytes of each parameter as Triton's generated launcher declares them, scratch memory's two addresses last, and
+    whether it is an address."""
+    kinds: list[tuple[int, bool]] = []
     for kind in signature.values():
         if kind.startswith("tensordesc"):
-            sizes += [128, 4, 4, 8, 8]
+            kinds += [(each, False) for each in (128, 4, 4, 8, 8)]
         elif kind != "constexpr":
-            sizes.append(8 if kind.startswith("*") else BYTES[kind])
-    return [*sizes, 8, 8]
+            kinds.append((8, True) if kind.startswith("*") else (BYTES[kind], False))
+    return [*kinds, (8, False), (8, False)]
 
 
-def in_words(value: bytes, names: dict[int, str]) -> Any:
+def in_words(value: bytes, names: Mapping[int, str], of_memory: bool) -> Any:
     if len(value) < 128:
         number = int.from_bytes(value, "little")
-        return names.get(number, number)
+        return names.get(number, "memory without a name") if of_memory and number else number
     facts = [int.from_bytes(value[place : place + 8], "little") for place in range(0, 8 * 14, 8)]
-    return {name: names.get(each, each) for name, each in zip((*ENCODED, *MORE_ENCODED), facts, strict=True)}
+    found = dict(zip((*ENCODED, *MORE_ENCODED), facts, strict=True))
+    return found | {"address": names.get(found["address"], "memory without a name")}
 
 
 @contextmanager
@@ -119,7 +123,11 @@ def standing_in() -> Iterator[Stub]:
     def stream(_: int) -> int:
         return stub.stream
 
-    with patch.object(nvidia, "PyCUtensorMap", None), patch.object(launch, "_compiled", {}):
+    with (
+        patch.object(nvidia, "PyCUtensorMap", None),
+        patch.object(launch, "_compiled", {}),
+        patch.object(launch, "_kernels", {}),
+    ):
         active = triton.runtime.driver._active
         triton.runtime.driver.set_active(driver(path, stream))
         try:
@@ -128,9 +136,10 @@ def standing_in() -> Iterator[Stub]:
                 yield stub
         finally:
             triton.runtime.driver._active = active
-            for kernel in (triton_products.matmul_described, triton_products.matmul_addressed):
+            for kernel in launch._kernels.values():
                 kernel.device_caches.pop(DEVICE, None)
             backends.kernel_module.cache_clear()
+            device.multiprocessors.cache_clear()
             stub.module.plant()
 
 
@@ -141,11 +150,12 @@ def pretending(path: Path, stream: Any) -> Iterator[None]:
     with (
         patch.dict(arguments.BACKEND_OF_DEVICE, {"cpu": "triton"}),
         patch.object(device, "missing", lambda device: None),
-        patch.object(triton_kernel, "multiprocessors", lambda device: MULTIPROCESSORS),
-        patch.object(triton_kernel, "on_device", lambda tensor: nullcontext()),
+        patch.object(torch.cuda, "get_device_properties", lambda device: Properties()),
+        patch.object(torch.cuda, "device", lambda device: nullcontext()),
         patch.object(triton_again, "_known", {}),
         patch.object(launch, "_launches", Counter()),
         patch.object(torch.cuda, "current_device", lambda: DEVICE),
+        patch.object(torch.cuda, "is_current_stream_capturing", lambda: False),
         patch.object(torch._C, "_cuda_getCurrentRawStream", stream, create=True),
         patch.object(
             nvidia, "compile_module_from_src", lambda **options: against(path, options["src"], options["name"])
@@ -170,6 +180,13 @@ def against(path: Path, source: str, name: str) -> Any:
         libraries=[path.name],
         ccflags=[f"-Wl,-rpath,{path.parent}"],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """Of the GPU that is pretended."""
+
+    multi_processor_count: int = 132
 
 
 class StubDriver:

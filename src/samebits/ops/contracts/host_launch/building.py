@@ -1,6 +1,6 @@
-"""Builds host_launch.cpp with torch's own headers when it is first needed, and the stub of a driver for tests.
+"""Builds host_launch.cpp with torch's own headers when it is first needed, and the stub of a driver for checks.
 
-What was built is kept by all that it was built from: sources, torch, Python, options. The test's build takes CPU
+What was built is kept by all that it was built from: sources, torch, Python, options. The check's build takes CPU
 tensors and a table of functions in the driver's place; the real one can do neither."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sysconfig
 import tempfile
@@ -19,7 +20,8 @@ from typing import Any, Final
 
 import torch
 
-FOLDER: Final = Path(__file__).resolve().parent
+from samebits.ops.contracts.host_launch import FOLDER
+
 NAME: Final = "samebits_host_launch"
 MODULE: Final = "host_launch.cpp"
 STUB: Final = "stub_driver.cpp"
@@ -27,7 +29,7 @@ STAND_IN: Final = "-DSTAND_IN"
 
 
 def module(stand_in: bool = False) -> Any:
-    """The module, loaded; `stand_in`: the test's build."""
+    """The module, loaded; `stand_in`: the check's build."""
     headers, libraries = (Path(torch.__file__).parent / each for each in ("include", "lib"))
     options = [
         *(f"-isystem{each}" for each in (headers, headers / "torch/csrc/api/include", python_headers())),
@@ -56,15 +58,31 @@ def driver_headers() -> Path:
     return Path(found.origin).parent / "backends" / "nvidia" / "include"
 
 
+def compiler() -> str:
+    return os.environ.get("CXX", "g++")
+
+
+def lacks() -> str:
+    """What the real build needs and this machine has not, or ""."""
+    if shutil.which(compiler()) is None:
+        return f"no compiler {compiler()!r}; CXX names another"
+    if not (Path(python_headers()) / "Python.h").is_file():
+        return f"no Python.h in {python_headers()}"
+    try:
+        return "" if (driver_headers() / "cuda.h").is_file() else f"no cuda.h in {driver_headers()}"
+    except RuntimeError as error:
+        return str(error)
+
+
 def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samebits" / "host_launch"
 
 
 def built(source: str, options: Sequence[str]) -> Path:
     """The shared library made of a source here, from the cache where these very files were built before."""
-    command = [os.environ.get("CXX", "g++"), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall"]
+    command = [compiler(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall"]
     digest = hashlib.sha256(repr((torch.__version__, sysconfig.get_config_var("SOABI"), command, *options)).encode())
-    for each in sorted([FOLDER / source, *(FOLDER.glob("*.h") if source == MODULE else ())]):
+    for each in sorted([FOLDER / source, *(FOLDER.glob("*.hpp") if source == MODULE else ())]):
         digest.update(each.read_bytes())
     made = cache_folder() / f"{Path(source).stem}-{torch.__version__}-{digest.hexdigest()[:16]}.so"
     if made.is_file():
