@@ -10,9 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.repository.documents import PROJECT
+from tests.train.replayed_operations import cuda_graphs_on_the_cpu
+
+from samebits.bench.cases import Setting
+from samebits.model.config import ModelConfig
+from samebits.train.triton_passes import CapturedPasses
+from samebits.train.triton_sums import LaneSums
 
 RESULTS = PROJECT / "benchmarks" / "results"
+SHAPE = ModelConfig(
+    vocab_size=50,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=8,
+    intermediate_size=24,
+    max_position_embeddings=32,
+)
 RECORDS = sorted(RESULTS.glob("*.json"))
 
 
@@ -111,3 +128,35 @@ def test_without_a_gpu_training_is_not_judged(
     monkeypatch.setattr(sys, "argv", ["gpu_training.py", "--output", str(tmp_path / "record.json")])
     assert gpu_training.main() == 3 and not list(tmp_path.iterdir())
     assert capsys.readouterr().err == "gpu_training: there is no GPU; could not be judged\n"
+
+
+def test_a_training_step_is_timed_where_graphs_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script on the CPU, on a model of a thousand weights, with graphs played back; planted: sums not cleared."""
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
+    import gpu_training_step as script
+
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(script, "DEVICE", cpu)
+    monkeypatch.setattr(script, "FULL", Setting(cpu, torch.float32))
+    monkeypatch.setattr("samebits.train.trainer.captured", lambda *_: CapturedPasses())
+    data = script.random_data(SHAPE, 2, 16)
+    config = script.config_of(Setting(cpu, torch.bfloat16), "bfloat16", 2, 16)
+    with cuda_graphs_on_the_cpu():
+        found = script.ours(config, SHAPE, data, 2)
+    assert isinstance(found, dict), found
+    assert len(found["captured"]["all_milliseconds"]) == len(found["one by one"]["all_milliseconds"]) == 2
+    assert 0 < found["captured"]["of_which_passes"] < found["captured"]["milliseconds"]
+    monkeypatch.setattr(LaneSums, "clear", lambda self: None)
+    with cuda_graphs_on_the_cpu():
+        assert "StepRecord(step=2" in script.ours(config, SHAPE, data, 2)
+    monkeypatch.setattr("samebits.train.trainer.captured", lambda *_: None)
+    assert script.ours(config, SHAPE, data, 2) == "no pass was captured"
+
+
+def test_without_a_gpu_no_training_step_is_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
+    import gpu_training_step as script
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu_training_step.py", "--output", str(tmp_path / "record.json")])
+    assert script.main() == 3 and not list(tmp_path.iterdir())

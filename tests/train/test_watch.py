@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.train.magnitudes import LARGEST
 from tests.train.small_run import TINY, average, rises, small, steps_of, trainer_of
 from torch import Tensor
 
 from samebits.model import Model
 from samebits.model.weights import EMBEDDING
 from samebits.nn.strategy import Operators
+from samebits.numerics.bits import same_bits
 from samebits.ops.accumulation import Sums, linear_into
 from samebits.ops.adamw import AdamW
 from samebits.ops.grad_norm import grad_norm
@@ -317,6 +319,20 @@ def test_updates_that_are_not_made_are_counted() -> None:
         trainer.step()
     with pytest.raises(BreachError, match=r"^C-TRAINCFG-001: step 3: .* had 2 updates; allowed: 3$"):
         watch.updates_are_counted(trainer.done, trainer.counted())
+
+
+def test_the_largest_magnitude_is_exact() -> None:
+    """Each by itself and all together."""
+    tensors = {name: torch.tensor(numbers) for name, (numbers, _) in LARGEST.items()}
+    for name, found in zip(tensors, watch.largest(tensors), strict=True):
+        assert same_bits(found, torch.tensor(LARGEST[name][1])), name
+        assert same_bits(watch.largest({name: tensors[name]}), found[None]), name
+    wanted = ["zeros", "none"]
+    assert watch.without_gradient(2, {name: tensors[name] for name in list(tensors)[:5]}) == wanted
+    for name in ("infinite", "nan"):
+        bad = {name: tensors[name], "zeros": tensors["zeros"]}
+        with pytest.raises(BreachError, match=f"weight {name} has {1 + (name == 'nan')} elements"):
+            watch.are_finite(2, "weight", bad, watch.largest(bad))
 
 
 CLAIMS = {

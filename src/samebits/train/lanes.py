@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -28,6 +30,39 @@ Losses = Callable[[Model, Batch, Tensor], Tensor]
 """What is minimised: (model, inputs, targets) to a float32 loss for each target, end to end, 0 where there is none."""
 
 
+class Passes(Protocol):
+    """How passes are made: operator by operator, or as they were captured before. Decides speed alone."""
+
+    def summing(self, model: Model, borders: Sequence[int] | None, held: int) -> Model:
+        """The model with sums of zero, as `Model.with_sums` has it; so many sums of earlier lanes are still needed."""
+
+    def through(self, losses: Losses, summing: Model, examples: Sequence[Example], cut: Cut, weight: float) -> Tensor:
+        """Forward and backward over some sequences, each target's loss weighted alike; the losses."""
+
+    def gradients(self, summing: Model, lane: int = 0) -> Gradients:
+        """What the sums came to, as `Model.gradients` has it. Asked for once."""
+
+
+class OneByOne:
+    """Operator by operator, in sums of their own."""
+
+    def summing(self, model: Model, borders: Sequence[int] | None, held: int) -> Model:
+        return model.with_sums(borders)
+
+    def through(self, losses: Losses, summing: Model, examples: Sequence[Example], cut: Cut, weight: float) -> Tensor:
+        # A caller may have gradients off, around evaluations between its steps.
+        with torch.enable_grad():
+            found = losses(summing, *_collated(examples, cut, summing.device))
+            torch.autograd.backward(found, torch.full_like(found, weight))
+        return found.detach()
+
+    def gradients(self, summing: Model, lane: int = 0) -> Gradients:
+        return summing.gradients(lane)
+
+
+ONE_BY_ONE: Final = OneByOne()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
     """How a global batch is gone through."""
@@ -40,6 +75,7 @@ class Cut:
     """Tokens of a padded row."""
     ranks: Ranks = ALONE
     """Who goes through which lanes. Decides no bit either."""
+    passes: Passes = ONE_BY_ONE
 
     def places(self, lanes: range) -> range:
         """The sequences of some lanes, as places in the global batch."""
@@ -75,11 +111,8 @@ def backward_of(losses: Losses, model: Model, examples: Sequence[Example], cut: 
     seen: list[Tensor] = []
 
     def go_through(summing: Model, places: range) -> None:
-        # A caller may have gradients off, around evaluations between its steps.
-        with torch.enable_grad():
-            found = losses(summing, *_collated([examples[place] for place in places], cut, model.device))
-            torch.autograd.backward(found, torch.full_like(found, 1.0 / count))
-        seen.append(found.detach())
+        chosen = [examples[place] for place in places]
+        seen.append(cut.passes.through(losses, summing, chosen, cut, 1.0 / count))
 
     def numbers(lanes: range) -> int:
         """How many losses some lanes have, those of places without a target included."""
@@ -100,10 +133,12 @@ def summed(model: Model, tokens: Sequence[int], cut: Cut, go_through: Callable[[
     def of(first: int) -> Gradients:
         places = cut.places(range(first, first + width))
         borders = [0, *accumulate(tokens[place] for place in places)][:: cut.lanes.sequences]
-        summing = model.with_sums(borders if width > 1 else None)
+        # Of the lanes before, the tree holds a sum for each one in the binary number of their passes.
+        held = ((first - own.start) // width).bit_count()
+        summing = cut.passes.summing(model, borders if width > 1 else None, held)
         for start in range(places.start, places.stop, cut.micro_batch):
             go_through(summing, range(start, min(start + cut.micro_batch, places.stop)))
-        return fold(width, summing.gradients)
+        return fold(width, partial(cut.passes.gradients, summing))
 
     with torch_at_rest(model.device):
         return cut.ranks.reduced(fold(len(own), of, own.start, width))
@@ -122,8 +157,7 @@ def fold(count: int, of: Callable[[int], Gradients], first: int = 0, width: int 
         return of(first)
     left = fold(count // 2, of, first, width)
     right = fold(count // 2, of, first + count // 2, width)
-    for name, gradient in left.items():
-        gradient.add_(right[name])
+    torch._foreach_add_(list(left.values()), [right[name] for name in left])
     return left
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from samebits.train.configuration import OptimizerSection, TrainConfig, deciding
 from samebits.train.data import Data
 from samebits.train.data_order import sequences_of
 from samebits.train.ranks import ALONE, Ranks
+
+if TYPE_CHECKING:
+    from samebits.train.triton_passes import CapturedPasses
 
 MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 STATE_FORMAT: Final = 1
@@ -69,6 +72,15 @@ def made(weights: dict[str, Tensor], section: OptimizerSection) -> AdamW:
     return AdamW([{"params": params, **numbers} for params, numbers in groups])
 
 
+def captured(device: torch.device, ranks: Ranks) -> CapturedPasses | None:
+    """How passes are captured there; None where each is made operator by operator: on the CPU, on several ranks."""
+    if device.type != "cuda" or ranks is not ALONE:
+        return None
+    from samebits.train.triton_passes import CapturedPasses
+
+    return CapturedPasses()
+
+
 def zero_moment(weight: Tensor) -> Tensor:
     return torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
 
@@ -108,6 +120,8 @@ class Trainer:
         self._model = model
         self._passes = False
         """Whether the weights of `_model` are those that were updated last."""
+        self.captured = captured(device, ranks)
+        """Decides speed alone. May be set to None at any time."""
         kept = {name: weight for name, weight in self.weights.items() if weight.numel()}
         self.optimizer = parts.optimizer(kept, config.optimizer)
         watch.hyperparameters_reach(0, self.optimizer.param_groups, numbers_of(config.optimizer, self.peak))
@@ -125,7 +139,7 @@ class Trainer:
             ranks=ranks,
         )
         self.observers: list[Callable[[int, Mapping[str, Tensor]], None]] = []
-        """Told of every step's gradients as they are before clipping; they change nothing."""
+        """Told of every step's gradients as they are before clipping; they change nothing, and keep copies alone."""
         self._norm_error = watch.norm_error(shapes(model.config).values())
         self._data_digest = data.digest()
 
@@ -134,10 +148,11 @@ class Trainer:
         return self.config.optimizer.lr
 
     def model(self) -> Model:
-        """The model as it stands, this rank's part of it: the float32 weights themselves, or their roundings."""
+        """This rank's part of the model as it is: float32 weights, or roundings that the next update writes over."""
         if not self._passes:
             dtype = getattr(torch, self.config.training.dtype)
-            self._model, self._passes = self.ranks.model(self._model, self.weights, dtype), True
+            make = (self.captured or self.ranks).model
+            self._model, self._passes = make(self._model, self.weights, dtype), True
         return self._model
 
     def moments(self) -> dict[str, Tensor]:
@@ -159,19 +174,25 @@ class Trainer:
         places = sequences_of(number, seed=training.seed, sequences=len(self.data), batch=training.global_batch_size)
         with span("forward and backward"):
             examples = [self.data.sequence(place) for place in places.tolist()]
-            found = self.parts.backward(self.model(), examples, self.cut)
+            cut = self.cut if self.captured is None else replace(self.cut, passes=self.captured)
+            found = self.parts.backward(self.model(), examples, cut)
         for observe in self.observers:
             observe(number, found.gradients)
         watch.loss_is_finite(number, found.loss)
         for name, weight in self.weights.items():
             weight.grad = found.gradients[name]
-        missing = watch.without_gradient(number, found.gradients, self.ranks.sums)
-        watch.gradients_flow(number, missing)
         with span("norm and clipping"):
-            norm, _ = self.ranks.norms(found.gradients, EMBEDDING)
-            self.parts.clip(list(found.gradients.values()), norm, max_norm)
+            # Asked for before anybody waits: the device computes it while the host looks at the gradients.
+            norms = (self.captured or self.ranks).norms
+            norm, _ = norms(found.gradients, EMBEDDING)
+            missing = watch.without_gradient(number, found.gradients, self.ranks.sums)
+            watch.gradients_flow(number, missing)
             before = float(norm)
-            after = self._watch_clipped(number, found.gradients, before, max_norm)
+            few = list(found.gradients.values())
+            if self.captured and self.parts.clip is clipped:
+                few = self.captured.few(found.gradients)
+            self.parts.clip(few, norm, max_norm)
+            shorter = torch.stack(norms(found.gradients, EMBEDDING))
         rate = self.rate(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -181,7 +202,10 @@ class Trainer:
             for weight in self.weights.values():
                 weight.grad = None
         self._passes = False
-        watch.are_finite(number, "weight", self.weights, self.ranks.sums)
+        magnitudes = watch.largest(self.weights)
+        # Looked at after everything was asked for: the host waits once from the clipping on.
+        after = self._watch_clipped(number, shorter, before, max_norm)
+        watch.are_finite(number, "weight", self.weights, magnitudes, self.ranks.sums)
         if number % self.config.monitoring.compare_steps == 0:
             watch.copies_are_equal(number, self.ranks.digests(self.model()))
         self.done = number
@@ -196,14 +220,14 @@ class Trainer:
             seconds=time.perf_counter() - began,
         )
 
-    def _watch_clipped(self, step: int, gradients: dict[str, Tensor], before: float, max_norm: float) -> float:
+    def _watch_clipped(self, step: int, norms: Tensor, before: float, max_norm: float) -> float:
         """No longer than allowed as a whole, and the embedding's part of it neither, nor no number; the norm after."""
-        whole, embedding = map(float, self.ranks.norms(gradients, EMBEDDING))
+        whole, embedding = norms.tolist()
         limits = (max_norm, self._norm_error)
         watch.norm_is_clipped(step, watch.EMBEDDING_GRADIENT, "the embedding's gradient", embedding, *limits)
         watch.norm_is_clipped(step, watch.STABLE, "the gradient", whole, *limits)
         watch.clipping_is_by_the_norm(step, before, whole, *limits)
-        return whole
+        return float(whole)
 
     def counted(self) -> dict[str, int]:
         """Updates of each weight, as the optimizer counted them."""

@@ -43,9 +43,23 @@ def loss_is_finite(step: int, loss: float) -> None:
         raise BreachError(STABLE, step, f"the loss is {loss}; allowed: finite")
 
 
-def are_finite(step: int, what: str, tensors: Mapping[str, Tensor], over: Over = list) -> None:
-    """Every element of every tensor. `over` sums counts over ranks."""
-    _all_zero(step, what, dict(zip(tensors, over(_not_finite(tensors)), strict=True)))
+def largest(tensors: Mapping[str, Tensor]) -> Tensor:
+    """The largest magnitude in each, NaN where one is; 0 where all are zero, or none. Asked for, and not waited for."""
+    kept = [tensor for tensor in tensors.values() if tensor.numel()]
+    found = iter(_largest_of(kept) if kept else [])
+    return torch.stack([next(found) if tensor.numel() else tensor.new_zeros(()) for tensor in tensors.values()])
+
+
+def _largest_of(tensors: list[Tensor]) -> Sequence[Tensor]:
+    """Some launches for all of them on a GPU; on the CPU one call each is three times faster than torch's norm."""
+    if tensors[0].is_cuda:
+        return torch._foreach_norm(tensors, math.inf)
+    return torch.stack([torch.stack(torch.aminmax(tensor)) for tensor in tensors]).abs().amax(dim=1).unbind()
+
+
+def are_finite(step: int, what: str, tensors: Mapping[str, Tensor], magnitudes: Tensor, over: Over = list) -> None:
+    """Every element of every tensor, of which `magnitudes` are the largest. `over` sums counts over ranks."""
+    _all_zero(step, what, dict(zip(tensors, over(_not_finite(tensors, magnitudes.tolist())), strict=True)))
 
 
 def _all_zero(step: int, what: str, not_finite: Mapping[str, int]) -> None:
@@ -55,15 +69,11 @@ def _all_zero(step: int, what: str, not_finite: Mapping[str, int]) -> None:
             raise BreachError(STABLE, step, message, name)
 
 
-def _not_finite(tensors: Mapping[str, Tensor]) -> list[int]:
-    """Elements of each tensor. The extremes show whether there are any; the host waits once for all of them."""
-    found = [
-        torch.stack(torch.aminmax(tensor)) if tensor.numel() else tensor.new_zeros(2) for tensor in tensors.values()
-    ]
-    extremes = torch.stack(found).tolist()
+def _not_finite(tensors: Mapping[str, Tensor], magnitudes: Sequence[float]) -> list[int]:
+    """Elements of each tensor. The largest shows whether there are any."""
     return [
-        0 if math.isfinite(least) and math.isfinite(most) else int((~tensor.isfinite()).sum())
-        for (least, most), tensor in zip(extremes, tensors.values(), strict=True)
+        0 if math.isfinite(magnitude) else int((~tensor.isfinite()).sum())
+        for tensor, magnitude in zip(tensors.values(), magnitudes, strict=True)
     ]
 
 
@@ -99,8 +109,8 @@ def clipping_is_by_the_norm(step: int, before: float, after: float, max_norm: fl
 
 def without_gradient(step: int, gradients: Mapping[str, Tensor], over: Over = list) -> list[str]:
     """The weights that no gradient reached. A breach where an element of one is not finite: one exchange tells both."""
-    reached = torch.stack([gradient.count_nonzero() for gradient in gradients.values()]).tolist()
-    counts = over([*reached, *_not_finite(gradients)])
+    magnitudes = largest(gradients).tolist()
+    counts = over([*(int(each != 0) for each in magnitudes), *_not_finite(gradients, magnitudes)])
     _all_zero(step, "the gradient of", dict(zip(gradients, counts[len(gradients) :], strict=True)))
     return [name for name, count in zip(gradients, counts, strict=False) if not count]
 
