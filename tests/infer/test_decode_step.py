@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.infer.load import SMALL
 
-from samebits.infer import Engine, Request, Sampling, decode_step, engine
+from samebits.infer import Engine, Request, Sampling, chosen_step, decode_step
 from samebits.infer.decode_step import Decoded, DecodeStep
 from samebits.infer.drawing import Choices
 from samebits.infer.pages import LayerCache
@@ -40,7 +40,7 @@ LENGTHS = (3, 40, 1, 17, 16)
 def without_decoding() -> Iterator[None]:
     """Engines that are made within go through the model for every step."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(engine, "can_capture", lambda _: False)
+        patched.setattr(chosen_step, "can_capture", lambda _: False)
         yield
 
 
@@ -110,10 +110,10 @@ def test_a_request_that_outgrows_its_room_keeps_its_bits(monkeypatch: pytest.Mon
         capacities.add(arguments[3])
         return DecodeStep(*arguments)
 
-    monkeypatch.setattr(engine, "DecodeStep", seen)
+    monkeypatch.setattr(chosen_step, "step_type", lambda _: seen)
     monkeypatch.setattr(decode_step, "LEAST_CAPACITY", 16)
     assert answers(model, 5) == wanted and capacities == {2, 4}
-    monkeypatch.setattr(engine, "captured_keys", lambda most, limit: 16)
+    monkeypatch.setattr(chosen_step, "captured_keys", lambda most, limit: 16)
     with pytest.raises(ValueError, match="a request has 42 keys; allowed: up to 16"):
         answers(model, 5)
 

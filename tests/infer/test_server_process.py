@@ -40,6 +40,7 @@ def process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str]
             assert running.stdout is not None
             said = json.loads(running.stdout.readline())
             assert said["schema"] == "samebits.serve/1" and said["model"] == "minute"
+            assert said["decode_step"] == "plain"
             yield running, said["address"]
         finally:
             running.kill()

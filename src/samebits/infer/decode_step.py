@@ -142,6 +142,12 @@ class DecodeStep:
         torch.add(self._batch.positions, 1, out=self._tables.spread.length)
         for cache in self._caches:
             cache.at(self._tables)
-        hidden = self._model.hidden(self._batch, self._caches)
-        logits = self._model.logits(hidden)
+        hidden = self._hidden()
+        logits = self._logits(hidden)
         return Decoded(hidden, logits, *tokens_and_logprobs(self._model.operators, logits, self._choices))
+
+    def _hidden(self) -> Tensor:
+        return self._model.hidden(self._batch, self._caches)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self._model.logits(hidden)

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.infer.decode_step import Decoded, DecodeStep, can_capture, captured_keys, captured_rows, capturing
+from samebits.infer.chosen_step import NONE, DecodeSteps
+from samebits.infer.decode_step import Decoded
 from samebits.infer.drawing import Choices, Drawn, NotFiniteError, draw, likeliest
 from samebits.infer.pages import LayerCache, PagePool, Tables
 from samebits.infer.request import NO_TOKEN, Completion, Event, Finish, Request
@@ -37,9 +38,16 @@ class Engine:
     """A model, the pages of its key-value cache, and the requests that use them."""
 
     def __init__(
-        self, model: Model, *, pages: int, page_size: int = 16, batch_tokens: int = 256, batch_requests: int = 64
+        self,
+        model: Model,
+        *,
+        pages: int,
+        page_size: int = 16,
+        batch_tokens: int = 256,
+        batch_requests: int = 64,
+        decode_step: str | None = None,
     ) -> None:
-        """`pages` of `page_size` tokens each; at most so many tokens and requests a step. None of it decides bits."""
+        """`pages` of `page_size` tokens; most tokens and requests of a step; `decode_step`: chosen_step.py. No bits."""
         for name, value in (("pages", pages), ("batch_requests", batch_requests)):
             if value < 1:
                 raise ValueError(f"engine: {name} is {value}; allowed: at least 1")
@@ -58,10 +66,7 @@ class Engine:
         self._caches = [
             LayerCache(*sizes, dtype=model.dtype, device=model.device) for _ in range(config.num_hidden_layers)
         ]
-        self._captures = can_capture(self.model)
-        self._decode_steps: dict[tuple[int, int], DecodeStep] = {}
-        """By rows, and the keys that each can hold."""
-        self._capturing = capturing(model.device)
+        self._decode_steps = DecodeSteps(self.model, self._caches, self._limit, decode_step)
         self._jobs: dict[int, Job] = {}
         self._unsent: list[Event] = []
         self._weights_seen = self._weights_written()
@@ -71,6 +76,11 @@ class Engine:
     def idle(self) -> bool:
         """Whether a step would do and tell nothing."""
         return not self._jobs and not self._unsent
+
+    @property
+    def decode_step(self) -> str:
+        """Which captured step decodes: "hopper", "plain" or "none"."""
+        return self._decode_steps.kind
 
     def statistics(self) -> dict[str, int]:
         """Requests and pages now; all else since the beginning. `pages_free` counts those kept for their contents."""
@@ -155,8 +165,7 @@ class Engine:
                 f"engine: the new model is {model.dtype} on {model.device}, the old {old.dtype} on {old.device};"
                 " allowed: the same, and the same config"
             )
-        self.model = _without_sums(model)
-        self._forget()
+        self._forget(_without_sums(model))
 
     def step(self) -> list[Event]:
         """One forward pass over a mixed batch: chunks of prompts, and one token of every answer. A step that fails
@@ -201,11 +210,9 @@ class Engine:
         """One token of every request, and what comes of it; or the hidden states of all tokens."""
         device, jobs, counts = self.model.device, [job for job, _ in planned], [count for _, count in planned]
         held = [job.computed for job in jobs]
-        if self._captures and max(counts) == 1:
-            ids = [job.tokens[job.computed] for job in jobs]
-            return self._decode_step(len(jobs), max(held) + 1).run(
-                ids, held, [job.table for job in jobs], Choices.of(jobs)
-            )
+        if self.decode_step != NONE and max(counts) == 1:
+            step, ids = self._decode_steps.step(len(jobs), max(held) + 1), [job.tokens[job.computed] for job in jobs]
+            return step.run(ids, held, [job.table for job in jobs], Choices.of(jobs))
         tables = Tables.of([job.table for job in jobs], held, counts, self._scheduler.page_size, device)
         for cache in self._caches:
             cache.at(tables)
@@ -215,14 +222,6 @@ class Engine:
             ids=torch.tensor(ids).to(device), positions=torch.tensor(positions).to(device), lengths=tuple(counts)
         )
         return self.model.hidden(batch, self._caches)
-
-    def _decode_step(self, requests: int, keys: int) -> DecodeStep:
-        """For so many requests, of which none has more keys."""
-        rows, capacity = captured_rows(requests, self.model.device), captured_keys(keys, self._limit)
-        if (rows, capacity) not in self._decode_steps:
-            pages = -(-capacity // self._scheduler.page_size)
-            self._decode_steps[rows, capacity] = DecodeStep(self.model, self._caches, rows, pages, self._capturing)
-        return self._decode_steps[rows, capacity]
 
     def _prompt_scores(self, planned: list[tuple[Job, int]], hidden: Tensor) -> list[list[Score]]:
         """For each job the logprobs of the prompt's tokens that come after those just computed, if they are wanted,
@@ -291,10 +290,11 @@ class Engine:
         running = len(self._scheduler.running)
         if running:
             raise ValueError(f"engine: the weights changed while {running} requests run; allowed: when none does")
-        self._forget()
+        self._forget(self.model)
 
-    def _forget(self) -> None:
+    def _forget(self, model: Model) -> None:
         """Whatever belongs to weights that are gone: keys, and addresses."""
-        self._weights_seen, self._captures = self._weights_written(), can_capture(self.model)
+        self._decode_steps.use(model)
+        self.model = model
+        self._weights_seen = self._weights_written()
         self._pool.forget()
-        self._decode_steps.clear()

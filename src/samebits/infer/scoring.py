@@ -95,8 +95,10 @@ class Scorer:
     def engine(self, tokens: int) -> Engine:
         """For a batch of requests of so many tokens each."""
         pages = self.batch_size * -(-tokens // PAGE_SIZE)
-        sizes = {"batch_tokens": max(BATCH_TOKENS, self.batch_size), "batch_requests": self.batch_size}
-        return Engine(self.model, pages=pages, page_size=PAGE_SIZE, **sizes)
+        together = max(BATCH_TOKENS, self.batch_size)
+        return Engine(
+            self.model, pages=pages, page_size=PAGE_SIZE, batch_tokens=together, batch_requests=self.batch_size
+        )
 
 
 def _request(pair: Pair, greedy: bool) -> Request:

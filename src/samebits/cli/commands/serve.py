@@ -80,8 +80,9 @@ def serve(
 
         def ready(address: str) -> None:
             if as_json:
-                print(json.dumps({"schema": SCHEMA, "address": address, "model": service.name}), flush=True)
+                said = {"schema": SCHEMA, "address": address, "model": service.name, "decode_step": engine.decode_step}
+                print(json.dumps(said), flush=True)
             else:
-                output().print(f"samebits serves {service.name} at {address}")
+                output().print(f"samebits serves {service.name} at {address} (decode step: {engine.decode_step})")
 
         run(service, listening, grace=grace, ready=ready)

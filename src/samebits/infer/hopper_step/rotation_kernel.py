@@ -26,6 +26,14 @@ def store_halves(pointers, P, a, b, inside):
     tl.store(pointers + P, b, mask=inside)
 
 
+@triton.jit
+def rotated(a, b, c, s):
+    """As rope_rotate has it: the product with s, its sign turned."""
+    dtype = a.dtype
+    a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.fma(a, c, b * (s * -1.0)).to(dtype), tl.fma(b, c, a * s).to(dtype)
+
+
 @triton.jit(
     do_not_specialize=["q_token", "k_token", "v_token", "H", "K", "P", "factor"],
     do_not_specialize_on_alignment=[
@@ -84,10 +92,7 @@ def rotate_and_keep(
     q_a, q_b = tl.load(q, mask=of_queries, other=0.0), tl.load(q + P, mask=of_queries, other=0.0)
     k_a, k_b = tl.load(k, mask=of_keys, other=0.0), tl.load(k + P, mask=of_keys, other=0.0)
     v_a, v_b = tl.load(v, mask=of_values, other=0.0), tl.load(v + P, mask=of_values, other=0.0)
-    a, b = tl.where(of_queries, q_a, k_a).to(tl.float32), tl.where(of_queries, q_b, k_b).to(tl.float32)
-    # As rope_rotate has it: the product with s, its sign turned.
-    y_a = tl.fma(a, c, b * (s * -1.0)).to(rotated_ptr.dtype.element_ty)
-    y_b = tl.fma(b, c, a * s).to(rotated_ptr.dtype.element_ty)
+    y_a, y_b = rotated(tl.where(of_queries, q_a, k_a), tl.where(of_queries, q_b, k_b), c, s)
     store_halves(halves_at(rotated_ptr, 2 * P * H, token, heads, pairs, P), P, y_a, y_b, of_queries)
     store_halves(halves_at(keys_ptr, 2 * P * K, row, heads - H, pairs, P), P, y_a, y_b, of_keys)
     store_halves(halves_at(values_ptr, 2 * P * K, row, heads - H - K, pairs, P), P, v_a, v_b, of_values)

@@ -1,4 +1,4 @@
-"""Launches of benchmarks/decode_step on the machine in hopper_on_cpu/, and a watch over what comes before the wait.
+"""Launches of infer/hopper_step on the machine in tests/ops/hopper_on_cpu, and a watch over what comes before the wait.
 
 A kernel that is launched programmatically runs beside the kernels before it until it has waited. What is written within
 a step is therefore touched by no strand that has not waited itself; and every program waits before it ends, else the
@@ -15,7 +15,6 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from tests.ops.hopper_on_cpu.finding import Finding
-from tests.ops.hopper_on_cpu.functions import product
 from tests.ops.hopper_on_cpu.global_memory import Matrix, Memory
 from tests.ops.hopper_on_cpu.hopper import Copies
 from tests.ops.hopper_on_cpu.language import Language
@@ -23,10 +22,14 @@ from tests.ops.hopper_on_cpu.launching import launches
 from tests.ops.hopper_on_cpu.machine import Machine, Program, Strand
 from tests.ops.hopper_on_cpu.running import Edit, run
 from tests.ops.hopper_on_cpu.values import Tensor
-from triton.language import float32, uint32
+from triton.language import int32, uint32
 
-CONSTANT: Final = frozenset(("weight", "weight_ptr", "frequencies_ptr", "positions_ptr", "written_ptr"))
+from samebits.infer.hopper_step import launching
+
+CONSTANT: Final = frozenset(("weight", "weight_ptr", "frequencies_ptr", "positions_ptr", "written_ptr", "pages_ptr"))
 """Arguments of kernels that nothing writes within a step."""
+CACHES: Final = frozenset(("k_described", "v_described"))
+"""Of these, nothing but a row for each sequence."""
 
 
 @dataclass
@@ -35,10 +38,12 @@ class Watch:
 
     arrive: Callable[[], None] = lambda: None
     watching: bool = False
-    """A kernel that was launched programmatically runs."""
+    """A kernel of the folder runs."""
     waited: set[Strand] = field(default_factory=set)
     dependents: set[Program] = field(default_factory=set)
     """Programs that let the next kernel begin."""
+    written: frozenset[int] = frozenset()
+    """Rows of the caches that the step writes."""
     prefetched: int = 0
     """Bytes that were asked into the second cache."""
 
@@ -52,19 +57,23 @@ class Watch:
         if self.watching and memory.name not in CONSTANT and machine.strand not in self.waited:
             raise Finding("early", f"{memory.name} is touched before the wait for the kernel before")
 
+    def copy(self, machine: Machine, matrix: Matrix, coordinates: Any) -> None:
+        first = int(coordinates[0])
+        early = self.watching and machine.strand not in self.waited
+        if matrix.memory.name not in CACHES:
+            self.touch(machine, matrix.memory)
+        elif early and self.written & set(range(first, first + matrix.block_shape[0])):
+            raise Finding("early", f"a row of {matrix.memory.name} that the step writes is read before the wait")
+
     def end(self, program: Program) -> None:
         if self.watching and program not in {strand.program for strand in self.waited}:
             raise Finding("unwaited", f"{program.name} ends and has not waited for the kernel before")
 
-    def prefetch(self, machine: Machine, pointers: Any, size: Tensor) -> Tensor:
-        """The last byte is there, too, and the instruction takes multiples of 16."""
-        self.touch(machine, pointers.memory)
-        last = pointers.at + size.data // pointers.memory.data.element_size() - 1
-        pointers.memory.places(last, torch.ones_like(last, dtype=torch.bool))
-        if bool((size.data % 16 != 0).any()):
-            raise Finding("bounds", "a prefetch of bytes that are no multiple of 16")
-        self.prefetched += int(size.data.sum())
-        return size
+    def prefetch_lines(self, pointers: Any) -> Tensor:
+        """Of any memory there is, whoever writes it, before the wait or after it: no register holds them."""
+        pointers.memory.places(pointers.at, torch.ones_like(pointers.at, dtype=torch.bool))
+        self.prefetched += 128 * pointers.at.numel()
+        return Tensor(torch.zeros_like(pointers.at, dtype=torch.int32), int32, None)
 
 
 def umulhi(self: Language, x: Tensor, y: Tensor) -> Tensor:
@@ -86,21 +95,18 @@ def replaced(watch: Watch) -> list[tuple[type, str, Any]]:
         watch.touch(self.machine, pointer.memory)
         store(pointer, *given, **options)
 
-    def watched_copy(self: Copies, tensor_desc: Matrix, *given: Any, **options: Any) -> None:
-        watch.touch(self.machine, tensor_desc.memory)
-        copy(self, tensor_desc, *given, **options)
+    def watched_copy(self: Copies, tensor_desc: Matrix, coord: Any, *given: Any, **options: Any) -> None:
+        watch.copy(self.machine, tensor_desc, coord)
+        copy(self, tensor_desc, coord, *given, **options)
 
     def some_assembly(self: Language, text: str, constraints: str, given: Any, *rest: Any, **options: Any) -> Tensor:
-        if text.startswith("cp.async.bulk.prefetch.L2"):
-            return watch.prefetch(self.machine, *given)
+        if text.startswith("prefetch.global.L2"):
+            return watch.prefetch_lines(*given)
         return assembly(self, text, constraints, given, *rest, **options)
 
     def ended(self: Program, known: int) -> None:
         watch.end(self)
         end(self, known)
-
-    def mma_v2(self: Language, a: Tensor, b: Tensor, acc: Tensor) -> Tensor:
-        return Tensor(product(a.data, b.data, acc.data, tensor_cores=False), float32, acc.layout)
 
     return [
         (Language, "load", watched_load),
@@ -108,7 +114,6 @@ def replaced(watch: Watch) -> list[tuple[type, str, Any]]:
         (Language, "inline_asm_elementwise", some_assembly),
         (Language, "gdc_wait", lambda self: watch.wait(self.machine)),
         (Language, "gdc_launch_dependents", lambda self: watch.dependents.add(self.machine.strand.program)),
-        (Language, "mma_v2", mma_v2),
         (Copies, "async_copy_global_to_shared", watched_copy),
         (Program, "end", ended),
     ]
@@ -116,13 +121,12 @@ def replaced(watch: Watch) -> list[tuple[type, str, Any]]:
 
 @contextmanager
 def watched(watch: Watch, seed: int = 0, edits: Sequence[Edit] = ()) -> Iterator[None]:
-    """Launches of decode_step run on the machine, under a watch."""
-    from decode_step import launching
+    """Launches of the folder run on the machine, under a watch."""
 
-    def here(kernel: Any, programs: int, given: Any, *, warps: int, programmatic: bool, **constants: Any) -> None:
+    def here(kernel: Any, programs: int, given: Any, *, warps: int, **constants: Any) -> None:
         watch.waited.clear()
         watch.dependents.clear()
-        watch.watching = programmatic
+        watch.watching = True
         named = {name: value for name, value in constants.items() if name.isupper()}
         run(kernel, programs, given, named, seed=seed, warps=warps, edits=edits)
         watch.watching = False

@@ -1,0 +1,1 @@
+"""What the engine promises beside what its model promises, a component each."""
