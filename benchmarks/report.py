@@ -24,6 +24,8 @@ END = "<!-- end of costs -->"
 SAME = 0.9995
 WIDTH = 125
 INVARIANT_TARGET = 0.9
+LEAST_OF_THE_BANDWIDTH = {1: 0.85}
+"""By requests at once, the share of the bandwidth limit that a decode step is to reach."""
 # Records that say nothing of speed; tests/repository compares them with where they are shown.
 PICTURES = {"cpu_orders.json"}
 
@@ -150,6 +152,39 @@ def decode_attention_on_gpu(record: Record) -> list[str]:
     return listed(Line(case=row["case"], ratio=row["ratio"], missed=missed(row)) for row in record["rows"])
 
 
+def calls_on_gpu(record: Record) -> list[str]:
+    least = record["least_mean"]
+
+    def mean(name: str, told: Record) -> Line:
+        words = f"(launched by Python {figure(told['mean_python_ratio'])})"
+        found = told["mean_ratio"]
+        return Line(case=name, ratio=found, setting=words, missed=least if name == "linear" and found < least else None)
+
+    means = listed(mean(*each) for each in record["operators"].items())
+    slower: dict[tuple[str, str], list[str]] = {}
+    for row in record["rows"]:
+        if row["ratio"] < SAME:
+            slower.setdefault((row["operator"], row["model"]), []).append(f"{row['shape']} {figure(row['ratio'])}")
+    cases = "; ".join(f"{name} of {model} {', '.join(rows)}" for (name, model), rows in slower.items())
+    return [
+        f"means of {len(record['rows'])} calls by operator, wanted of linear {least:.2f}",
+        *means,
+        f"{sum(map(len, slower.values()))} of the calls are slower: {cases}",
+    ]
+
+
+def decode_step_on_gpu(record: Record) -> list[str]:
+    def line(row: Record) -> Line:
+        found, least = row["of_the_bandwidth_limit"], LEAST_OF_THE_BANDWIDTH.get(row["batch"])
+        missed = least is not None and found < least
+        wanted = "" if least is None else f", wanted {least:.2f}{': **does not hold**' if missed else ''}"
+        plain, hopper = row["ms"]["plain"], row["ms"]["hopper"]
+        words = f"({hopper:.2f} ms, {figure(found)} of the bandwidth limit{wanted})"
+        return Line(case=f"batch {row['batch']}", ratio=plain / hopper, setting=words)
+
+    return listed(map(line, record["batches"]))
+
+
 def invariant_on_gpu(record: Record) -> list[str]:
     def line(row: Record, part: str) -> Line:
         ratio = row[f"{part}_ratio"]
@@ -252,12 +287,24 @@ PARTS = (
         compared="time of torch over ours",
         write=operators_on_gpu,
     ),
+    Part(
+        file="h200_host_launch.json",
+        title="Calls one by one, launched in C++, bfloat16",
+        compared="time of torch's call over ours, nothing waited for between calls",
+        write=calls_on_gpu,
+    ),
     Part(file="h200_350m.json", title="Training the 350M, bfloat16", compared="", write=training_on_gpu),
     Part(
         file="h200_decode.json",
         title="Decoding a Llama of 8 billion weights, bfloat16",
         compared="tokens a second over those of transformers with a static cache, compiled with CUDA graphs",
         write=decoding_on_gpu,
+    ),
+    Part(
+        file="h200_decode_step.json",
+        title="The same model's decode step alone",
+        compared="time of the model's own pass as a CUDA graph over that of the step for Hopper, which has its bits",
+        write=decode_step_on_gpu,
     ),
     Part(
         file="h200_decode_attention.json",
