@@ -63,7 +63,10 @@ class _Package(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name == "ops" and os.environ.get(LAUNCH_VARIABLE) != "0" and _has_cuda():
+        if name != "ops":
+            return
+        import_module("samebits.ops.first_order").refuse()
+        if os.environ.get(LAUNCH_VARIABLE) != "0" and _has_cuda():
             launch_in_cpp()
 
 
