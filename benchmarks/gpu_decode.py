@@ -3,7 +3,7 @@
     PYTHONPATH=src python -m samebits.native.build
     PYTHONPATH=src python benchmarks/gpu_decode.py --output benchmarks/results/h200_decode.json
 
-The cases of `samebits bench decode`, written down as README's section on costs reads them. First the bits: an answer of
+The cases of `samebits bench decode`, written down as benchmarks/report.py reads them. First the bits: an answer of
 a batch is that of its request alone. Then, by batch, the median time of a step that decodes one token of every request,
 as a caller sees it; and the least time in which the weights can be read at the speed of a copy. Without a GPU nothing
 is judged, exit 3; `--model tiny --device cpu` runs anywhere, to see what the script does."""

@@ -7,7 +7,6 @@ folder may have one name."""
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import sys
 from pathlib import Path
@@ -74,10 +73,6 @@ def _reference(package: str, beside: tuple[str, ...]) -> str:
 
 
 def _costs() -> str:
-    specification = importlib.util.spec_from_file_location("report", ROOT / "benchmarks" / "report.py")
-    assert specification is not None and specification.loader is not None
-    report = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = report  # Its dataclasses look their module up.
-    specification.loader.exec_module(report)
-    text: str = report.section()
+    sys.path.append(str(ROOT / "benchmarks"))
+    text: str = importlib.import_module("report").section(folder="benchmarks/results")
     return text

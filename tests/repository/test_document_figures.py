@@ -1,15 +1,14 @@
 """Figures of README and docs are those of their records, at the precision printed; none is without one.
 
 A paragraph with measured figures ends in a comment: `<!-- record FILE: FIGURE = KEY; FIGURE = KEY -->`. README's
-section on costs is written from the records by a script."""
+table of costs and benchmarks/RESULTS.md are written from the records by a script."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import math
 import re
-import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -40,12 +39,9 @@ ALLOWED = {
 
 
 def report() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("report", PROJECT / "benchmarks" / "report.py")
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module  # Its dataclasses look their module up.
-    specification.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(PROJECT / "benchmarks"))
+        return importlib.import_module("report")
 
 
 def at_printed_precision(printed: str, value: float) -> bool:
@@ -140,7 +136,7 @@ def test_a_figure_is_compared_at_the_precision_printed(printed: str, value: floa
     assert at_printed_precision(printed, value) is same
 
 
-# README's section on costs
+# README's table of costs, and the page with every line
 
 
 def behind(value: Any, name: str = "") -> Iterator[tuple[str, float, bool]]:
@@ -178,12 +174,37 @@ def left_out(section: str) -> list[str]:
     return found
 
 
-def test_readme_is_what_the_records_say() -> None:
+def test_readme_and_the_page_of_results_are_what_the_records_say() -> None:
     made, page = report(), (PROJECT / "README.md").read_text()
-    assert made.written(page, made.section()) == page, "run python benchmarks/report.py"
+    assert made.written(page, made.table()) == page, "run python benchmarks/report.py"
+    assert (PROJECT / "benchmarks" / "RESULTS.md").read_text() == f"{made.HEAD}{made.section()}\n"
 
 
-def test_every_line_that_is_slower_or_does_not_hold_is_in_the_readme() -> None:
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        *(
+            (f"{kind}.json", "rows")
+            for kind in ("cpu", "cpu_operators", "arm_cpu", "arm_cpu_operators", "arm_cpu_model")
+        ),
+        *((f"{kind}.json", "rows") for kind in ("h200_decode_attention", "post_merge")),
+        ("h200_operators.json", "operators"),
+        ("h200_decode.json", "lines"),
+    ],
+)
+def test_a_row_of_the_table_has_the_lowest_ratio_and_counts_what_is_bad(name: str, key: str) -> None:
+    """Against the record itself."""
+    rows = json.loads((RESULTS / name).read_text())[key]
+    (line,) = [line for line in (PROJECT / "README.md").read_text().splitlines() if f"results/{name})" in line]
+    *_, lowest, slower, missed = line.strip("| ").split(" | ")
+    ratios = [row["ratio"] for row in rows]
+    assert float(lowest.partition(":")[0]) == pytest.approx(min(ratios), abs=0.005)
+    assert slower == f"{sum(ratio < 0.9995 for ratio in ratios)} of {len(ratios)}"
+    bad = sum(row.get("target") is not None and row["ratio"] < row["target"] for row in rows)
+    assert missed == (f"**{bad}**" if bad else "none")
+
+
+def test_every_line_that_is_slower_or_does_not_hold_is_on_the_page() -> None:
     assert left_out(report().section()) == []
     bad = [line for path in RESULTS.glob("*.json") for line in behind(json.loads(path.read_text()))]
     assert len(bad) > 40
