@@ -1,0 +1,55 @@
+"""Softmax of long rows as benchmarks/long_rows has it, which no GPU has run: the bits of the CPU, by the interpreter.
+
+On a GPU benchmarks/gpu_long_rows.py compares them with the kernel in use, and times both."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.repository.documents import PROJECT
+
+from samebits.checker.tracing import child_environment
+
+SCRIPT = Path(__file__).with_name("interpreted_long_rows.py")
+
+
+def found(*arguments: str) -> dict[str, str | None]:
+    finished = subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**child_environment(), "TRITON_INTERPRET": "1", "PYTHONPATH": f"{PROJECT / 'benchmarks'}:{PROJECT}"},
+    )
+    assert finished.returncode == 0, finished.stderr[-500:]
+    answers: dict[str, str | None] = json.loads(finished.stdout)
+    return answers
+
+
+def test_long_rows_have_the_bits_of_the_cpu_by_one_program_and_by_several() -> None:
+    differences = found()
+    assert len(differences) == 18
+    assert not any(differences.values()), differences
+
+
+def test_steps_that_are_added_before_the_lane_are_noticed() -> None:
+    """Planted. Its logarithm may round another sum to the same number."""
+    answers = found("planted")
+    assert len(answers) == 6
+    assert all(answer for case, answer in answers.items() if case.startswith("softmax")), answers
+
+
+def test_without_a_gpu_nothing_is_judged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
+    import gpu_long_rows as script
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu_long_rows.py", "--output", str(tmp_path / "record.json")])
+    assert script.main() == 3 and not list(tmp_path.iterdir())
+    assert "could not be judged" in capsys.readouterr().out
