@@ -237,7 +237,7 @@ HARMLESS_CALLS: dict[str, Callable[[], Any]] = {
     "views": lambda: X.reshape(3, 11, 300).transpose(0, 1)[1:, None].expand(10, 2, 3, 300).contiguous(),
     "arithmetic": lambda: (X * 2 + X / 3 - 1).clamp(-1, 1).abs().reciprocal(),
     "integers": lambda: (T.sum(), T.cumsum(0), T @ T, T // 3, T.float()),
-    "maxima": lambda: (X.max(-1), X.argmax(-1), X.amax(0)),
+    "maxima": lambda: (X.max(-1), X.argmax(-1), X.aminmax(dim=0)),
     "copies": lambda: torch.cat([X, X.bfloat16().float()]).masked_fill(torch.cat([X, X]) > 0, 0.0),
     "one place each": lambda: torch.zeros(33, 300).scatter_add(1, T[:, None], X[:, :1]),
     "no dropout": lambda: (F.dropout(X, 0.0), F.dropout(X, 0.5, training=False)),
