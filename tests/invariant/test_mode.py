@@ -254,6 +254,17 @@ def test_what_cannot_change_an_order_passes(name: str) -> None:
         assert torch.equal(a, b)
 
 
+def test_weights_are_counted_on_the_cpu_alone() -> None:
+    """There bincount adds them in order. A GPU does not; of a tensor that is elsewhere this can be said without one."""
+    places, weights = T % 3, torch.randn(len(T))
+    with invariant_mode():
+        assert torch.equal(torch.bincount(places, weights), torch.zeros(3).index_add(0, places, weights))
+        with pytest.raises(
+            InvariantError, match=r"aten\.bincount\.default .* is refused: it adds in the order of arrival"
+        ):
+            torch.bincount(places.to("meta"), weights.to("meta"))
+
+
 def test_the_tables_do_not_overlap() -> None:
     conditional = set(HARMLESS_IF)
     assert not HARMLESS & (set(ROUTED) | set(ROUTED_ON_CPU) | conditional | set(REASONS))

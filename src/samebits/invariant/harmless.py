@@ -54,7 +54,6 @@ logaddexp logaddexp2 hypot
 # Exact in any order; the first of equals wins, a zero's sign too.
 _ORDER_FREE = """
 aminmax argmax argmin any all msort searchsorted bucketize allclose count_nonzero isin _unique2 histc
-bincount
 """
 _MOVES = """
 broadcast_ allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ gather_ scatter_ alltoall_
@@ -140,6 +139,12 @@ def _no_other_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return not any(isinstance(each, Tensor) for each in (*args[1:], *kwargs.values()))
 
 
+def _counts_in_order(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """bincount of ones, or on the CPU: a GPU adds weights in the order of arrival."""
+    weights = kwargs.get("weights", args[1] if len(args) > 1 else None)
+    return weights is None or weights.device.type == "cpu"
+
+
 def _no_reduction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(kwargs.get("reduction", args[2] if len(args) > 2 else 1) == 0)
 
@@ -150,6 +155,7 @@ HARMLESS_IF: Final[dict[str, Callable[[tuple[Any, ...], dict[str, Any]], bool]]]
     **dict.fromkeys(("scatter_add", "scatter_add_"), _once_a_place),
     **dict.fromkeys(("scatter", "scatter_"), _same_value),
     **dict.fromkeys(("max", "min", *CLAMPS, *(f"{name}_" for name in CLAMPS)), _no_other_tensor),
+    "bincount": _counts_in_order,
     **dict.fromkeys(("index_copy", "index_copy_"), _distinct),
     **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _overwrites_alone),
     **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss"), _no_reduction),
