@@ -89,7 +89,8 @@ COMPLETIONS = [
     ({"logprobs": 6}, "logprobs is 6; allowed: a whole number, 0 to 5", "logprobs"),
     ({"temperature": -1}, "temperature is -1; allowed: 0, or 9.5e-07 to 2", "temperature"),
     ({"temperature": 2.5}, "temperature is 2.5; allowed: 0, or 9.5e-07 to 2", "temperature"),
-    ({"top_p": 0}, "top_p is 0; allowed: above 0, at most 1", "top_p"),
+    ({"top_p": 0}, "top_p is 0; allowed: 1.4e-45 to 1", "top_p"),
+    ({"top_p": 1e-60}, "top_p is 1e-60; allowed: 1.4e-45 to 1", "top_p"),
     ({"top_p": "all"}, 'top_p is "all"; allowed: a number', "top_p"),
     ({"seed": -1}, "seed is -1; allowed: a whole number, 0 to 9223372036854775807", "seed"),
     ({"stop": ["a", "b", "c"]}, "the number of stop strings is 3; allowed: at most 2", "stop"),
@@ -99,6 +100,8 @@ COMPLETIONS = [
     ({"stream": "yes"}, 'stream is "yes"; allowed: true or false', "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options is ", "stream_options"),
     ({"presence_penalty": 0.5}, "presence_penalty is 0.5; allowed: 0", "presence_penalty"),
+    ({"presence_penalty": False}, "presence_penalty is false; allowed: 0", "presence_penalty"),
+    ({"best_of": True}, "best_of is true; allowed: 1", "best_of"),
     ({"logit_bias": {"5": 100}}, 'logit_bias is {"5": 100}; allowed: {}', "logit_bias"),
     ({"user": "x" * 257}, 'user is "xxx', "user"),
 ]

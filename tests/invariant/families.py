@@ -172,6 +172,7 @@ COUNTS_FROM_THE_PADDING = ("bart", "mbart", "pegasus", "blenderbot", "marian", "
 _REFUSED_CAUSAL = {
     **dict.fromkeys(("mamba", "falcon_h1", "recurrent_gemma"), "no convolution"),
     "mpt": "padding and a cache change its own numbers",
+    "minimax": "chunks of a prompt and a cache change its own numbers",
     **({"doge": "looks at later tokens"} if reason_of_model("DogeModel") else {}),
 }
 _REFUSED_MASKED = {

@@ -237,7 +237,7 @@ HARMLESS_CALLS: dict[str, Callable[[], Any]] = {
     "views": lambda: X.reshape(3, 11, 300).transpose(0, 1)[1:, None].expand(10, 2, 3, 300).contiguous(),
     "arithmetic": lambda: (X * 2 + X / 3 - 1).clamp(-1, 1).abs().reciprocal(),
     "integers": lambda: (T.sum(), T.cumsum(0), T @ T, T // 3, T.float()),
-    "maxima": lambda: (X.max(-1), X.argmax(-1), X.amax(0)),
+    "maxima": lambda: (X.max(-1), X.argmax(-1), X.aminmax(dim=0)),
     "copies": lambda: torch.cat([X, X.bfloat16().float()]).masked_fill(torch.cat([X, X]) > 0, 0.0),
     "one place each": lambda: torch.zeros(33, 300).scatter_add(1, T[:, None], X[:, :1]),
     "no dropout": lambda: (F.dropout(X, 0.0), F.dropout(X, 0.5, training=False)),
@@ -252,6 +252,17 @@ def test_what_cannot_change_an_order_passes(name: str) -> None:
     assert not mode.routed and not mode.unverified
     for a, b in zip(torch.utils._pytree.tree_leaves(plain), torch.utils._pytree.tree_leaves(found), strict=True):
         assert torch.equal(a, b)
+
+
+def test_weights_are_counted_on_the_cpu_alone() -> None:
+    """There bincount adds them in order. A GPU does not; of a tensor that is elsewhere this can be said without one."""
+    places, weights = T % 3, torch.randn(len(T))
+    with invariant_mode():
+        assert torch.equal(torch.bincount(places, weights), torch.zeros(3).index_add(0, places, weights))
+        with pytest.raises(
+            InvariantError, match=r"aten\.bincount\.default .* is refused: it adds in the order of arrival"
+        ):
+            torch.bincount(places.to("meta"), weights.to("meta"))
 
 
 def test_the_tables_do_not_overlap() -> None:

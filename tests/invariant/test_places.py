@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from samebits.invariant import invariant_mode
+from samebits.invariant import InvariantError, invariant_mode
 from samebits.numerics.bits import same_bits
 from samebits.numerics.recipes import make
 
@@ -91,12 +91,56 @@ def placements(values: list[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
     yield "transposed", [value.reshape(32, 20).T.contiguous().T for value in values]
 
 
-def dependent_on_place(
-    function: Callable[..., Tensor], dtype: torch.dtype, around: Callable[[], Any], device: str = "cpu"
-) -> list[str]:
-    """Placements that give other bits than the whole in one piece."""
+EDGES: dict[str, Callable[..., Tensor]] = {
+    "maximum": aten.maximum,
+    "minimum": aten.minimum,
+    "larger of two": lambda x, y: torch.max(x, y),
+    "largest": lambda x, y: torch.stack([x, y]).amax(0),
+    "least": lambda x, y: torch.stack([x, y]).amin(0),
+    "between tensors": lambda x, y: torch.clamp(x, y, y.abs()),
+    "at least a tensor": torch.clamp_min,
+    "between numbers": lambda x, y: torch.clamp(x, -1, 0),
+    "fmod": aten.fmod,
+    "remainder": aten.remainder,
+    "remainder of a number": lambda x, y: aten.remainder(0.5, y),
+    "fmod by a number": lambda x, y: aten.fmod(x, 0.3),
+}
+"""Elementwise too, and alike everywhere for most values: asked for zeros, and numbers of very different size."""
+OF_WHOLE_NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "root": lambda n: n**0.5,
+    "power of a number": lambda n: 2.5**n,
+    "sum with a factor": lambda n: torch.add(n, 0.5, alpha=0.3),
+    "exp": torch.exp,
+}
+REFUSED_OF_WHOLE_NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "power": lambda n: n**0.3,
+    "sinh": torch.sinh,
+    "atan2": lambda n: torch.atan2(n, n + 1),
+    "lgamma": torch.lgamma,
+}
+
+
+def usual() -> list[Tensor]:
     drawn = [torch.from_numpy(make("normal", (COUNT,), seed)) * scale for seed, scale in ((1, 3.0), (2, 1.0))]
     drawn[0][::5] *= 20
+    return drawn
+
+
+def edges() -> list[Tensor]:
+    """Zeros of both signs, and quotients beyond the largest number."""
+    values = torch.tensor([0.0, -0.0, 0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, 0.5, -0.3])
+    return [values[torch.randint(10, (COUNT,), generator=torch.Generator().manual_seed(seed))] for seed in (1, 2)]
+
+
+def dependent_on_place(
+    function: Callable[..., Tensor],
+    dtype: torch.dtype,
+    around: Callable[[], Any],
+    device: str = "cpu",
+    given: Callable[[], list[Tensor]] = usual,
+) -> list[str]:
+    """Placements that give other bits than the whole in one piece."""
+    drawn = given()
     with around():
         values = [each.to(device, dtype) for each in drawn]
         try:
@@ -125,6 +169,34 @@ def dependent_on_place(
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_values_bits_do_not_depend_on_its_place(name: str, dtype: torch.dtype) -> None:
     assert dependent_on_place(OPERATIONS[name], dtype, invariant_mode) == []
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["float32", "bfloat16", "float16"]
+)
+@pytest.mark.parametrize("name", EDGES)
+def test_nor_do_those_of_zeros_and_of_extremes(name: str, dtype: torch.dtype) -> None:
+    assert dependent_on_place(EDGES[name], dtype, invariant_mode, given=edges) == []
+
+
+@pytest.mark.parametrize("name", OF_WHOLE_NUMBERS)
+def test_nor_do_floats_that_are_made_of_whole_numbers(name: str) -> None:
+    """torch's own functions make them as well."""
+    whole = [torch.arange(COUNT, dtype=torch.float32) % 100]
+    function = OF_WHOLE_NUMBERS[name]
+    assert dependent_on_place(lambda n: function(n.long()), torch.float32, invariant_mode, given=lambda: whole) == []
+
+
+@pytest.mark.parametrize("name", REFUSED_OF_WHOLE_NUMBERS)
+def test_what_is_refused_of_floats_is_refused_of_whole_numbers(name: str) -> None:
+    with invariant_mode(), pytest.raises(InvariantError, match="is refused"):
+        REFUSED_OF_WHOLE_NUMBERS[name](torch.arange(9))
+
+
+@pytest.mark.parametrize("name", ["maximum", "largest", "least", "between tensors"])
+def test_in_stock_torch_a_zeros_sign_depends_on_its_place(name: str) -> None:
+    """The negative control."""
+    assert dependent_on_place(EDGES[name], torch.float32, nullcontext, given=edges)
 
 
 def test_in_stock_torch_they_do() -> None:

@@ -34,14 +34,13 @@ _efficientzerotensor one_hot
 # One IEEE operation an element, or a few without a choice; torch's vector and scalar forms agree to the last bit.
 _EXACT = """
 abs abs_ neg neg_ sign sgn ceil ceil_ floor floor_ round round_ trunc frac mul mul_ reciprocal reciprocal_
-square maximum minimum fmax fmin clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ clip relu relu_ leaky_relu
-leaky_relu_ hardtanh hardtanh_ relu6 threshold threshold_ hardswish hardsigmoid eq
-ne lt le gt ge isnan isinf isfinite isposinf isneginf logical_and logical_or logical_not logical_xor logical_not_
+square fmax fmin relu relu_ leaky_relu leaky_relu_ hardtanh hardtanh_ relu6 threshold threshold_ hardswish hardsigmoid
+eq ne lt le gt ge isnan isinf isfinite isposinf isneginf logical_and logical_or logical_not logical_xor logical_not_
 logical_and_ bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift __and__ __or__
-__xor__ __lshift__ __rshift__ bitwise_and_ bitwise_or_ signbit copysign nan_to_num nan_to_num_ fmod remainder positive
+__xor__ __lshift__ __rshift__ bitwise_and_ bitwise_or_ signbit copysign nan_to_num nan_to_num_ positive
 eq_ ne_ lt_ le_ gt_ ge_ threshold_backward hardtanh_backward leaky_relu_backward hardswish_backward
 hardsigmoid_backward deg2rad rad2deg prelu _prelu_kernel heaviside isclose sign_ sgn_ trunc_ frac_ square_ copysign_
-fmod_ remainder_ logical_or_ logical_xor_ bitwise_not_ bitwise_xor_ hardswish_ hardsigmoid_
+logical_or_ logical_xor_ bitwise_not_ bitwise_xor_ hardswish_ hardsigmoid_
 """
 # Library functions with one form only; tests/invariant/test_places.py measures that a value's place does not matter.
 _MEASURED = """
@@ -52,10 +51,9 @@ _TWO_FORMS = """
 sinh cosh atanh mish mish_backward elu elu_ elu_backward selu celu logit softshrink atan2
 logaddexp logaddexp2 hypot
 """
-# Maxima are exact in any order; the first of equals wins.
+# Exact in any order; the first of equals wins, a zero's sign too.
 _ORDER_FREE = """
-amax amin max min aminmax argmax argmin any all msort searchsorted bucketize allclose count_nonzero isin _unique2 histc
-bincount
+aminmax argmax argmin any all msort searchsorted bucketize allclose count_nonzero isin _unique2 histc
 """
 _MOVES = """
 broadcast_ allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ gather_ scatter_ alltoall_
@@ -69,6 +67,7 @@ _ON_LISTS = """
 add add_ mul mul_ div div_ sub sub_ sqrt sqrt_ addcdiv addcdiv_ addcmul addcmul_ lerp lerp_ neg neg_ zero_ copy_
 maximum maximum_ minimum minimum_ reciprocal reciprocal_ abs abs_ clamp_min clamp_min_ clamp_max clamp_max_
 """
+CLAMPS: Final = ("clamp", "clamp_min", "clamp_max", "clip")
 VIEWS: Final[frozenset[str]] = frozenset(_VIEWS.split())
 MOVING: Final[frozenset[str]] = VIEWS | frozenset(f"{_COPIES} {_CREATION}".split())
 """They compute nothing, of whatever kind of numbers."""
@@ -135,6 +134,17 @@ def _same_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return not isinstance(args[3] if len(args) > 3 else None, Tensor) or _once_a_place(args, kwargs)
 
 
+def _no_other_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """The largest of one tensor, or what lies between two numbers. Of two tensors' zeros one is chosen by place."""
+    return not any(isinstance(each, Tensor) for each in (*args[1:], *kwargs.values()))
+
+
+def _counts_in_order(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """bincount of ones, or on the CPU: a GPU adds weights in the order of arrival."""
+    weights = kwargs.get("weights", args[1] if len(args) > 1 else None)
+    return weights is None or weights.device.type == "cpu"
+
+
 def _no_reduction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(kwargs.get("reduction", args[2] if len(args) > 2 else 1) == 0)
 
@@ -144,6 +154,8 @@ HARMLESS_IF: Final[dict[str, Callable[[tuple[Any, ...], dict[str, Any]], bool]]]
     **dict.fromkeys(("div", "div_", "true_divide"), _true_quotient),
     **dict.fromkeys(("scatter_add", "scatter_add_"), _once_a_place),
     **dict.fromkeys(("scatter", "scatter_"), _same_value),
+    **dict.fromkeys(("max", "min", *CLAMPS, *(f"{name}_" for name in CLAMPS)), _no_other_tensor),
+    "bincount": _counts_in_order,
     **dict.fromkeys(("index_copy", "index_copy_"), _distinct),
     **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _overwrites_alone),
     **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss"), _no_reduction),

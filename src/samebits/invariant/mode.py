@@ -35,10 +35,11 @@ from samebits.invariant.harmless import (
 )
 from samebits.invariant.module_path import place, shapes
 from samebits.invariant.operations import (
+    NOTHING,
     Operation,
     base_of,
     is_compound,
-    is_exact,
+    of_integers,
     on_cpu,
     operation_of,
     route_of,
@@ -152,8 +153,9 @@ class InvariantMode(TorchDispatchMode):
             return self._of_complex_numbers(func, args, kwargs)
         if name in HARMLESS_IF and HARMLESS_IF[name](args, kwargs):
             return func(*args, **kwargs)
-        if is_exact(func, args, kwargs):
-            return func(*args, **kwargs)
+        exact = of_integers(func, args, kwargs)
+        if exact is not NOTHING:
+            return exact
         if name.startswith(PREFIX) and not (name in HARMLESS_LISTS_OFF_CPU and not on_cpu(args, kwargs)):
             return self._one_by_one(func, name, in_place, args, kwargs)
         if name not in REASONS and is_compound(func) and func is not self._whole:

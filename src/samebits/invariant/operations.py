@@ -1,4 +1,4 @@
-"""What an operation of torch is: its name, what samebits computes in its place, whether integers make it exact.
+"""What an operation of torch is: its name, what samebits computes in its place, and what integers give, which is exact.
 
 Knows no mode."""
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,18 +16,8 @@ from samebits.invariant.harmless import HARMLESS, HARMLESS_IF, HARMLESS_LIBRARIE
 from samebits.invariant.refused import REASONS
 from samebits.invariant.routed import ROUTED, ROUTED_ON_CPU
 
-NOT_EXACT_OF_INTEGERS = ROUTED_ON_CPU.keys() - {"add", "sub", "rsub", "pow", "addcmul"} | {
-    "mean",
-    "logsumexp",
-    "topk",
-    "sort",
-    "kthvalue",
-    "median",
-    "nanmedian",
-    "mode",
-    "addcdiv",
-}
-"""Floats come out, or a choice among equal values."""
+CHOICES_OF_INTEGERS = frozenset(("topk", "sort", "kthvalue", "median", "nanmedian", "mode"))
+"""Of equal values one is chosen, and its place is told."""
 
 
 class Operation(NamedTuple):
@@ -48,6 +38,9 @@ class Operation(NamedTuple):
     routed: str
     """Its name in ROUTED, if nothing but its first argument's dtype can keep it from being computed there; or ""."""
 
+
+NOTHING: Final = object()
+"""No result: an operation may well give None."""
 
 _known: dict[int, Operation] = {}
 
@@ -109,13 +102,21 @@ def on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return all(tensor.device.type == "cpu" for tensor in tensors_in((args, kwargs)))
 
 
-def is_exact(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Integers in and integers out: every order gives the same. Random numbers are no sums of anything."""
+def of_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What integers give where integers come out: every order gives the same. NOTHING where a float goes in or comes
+    out (the root of a whole number is one of torch's functions too), and of random numbers, which sum nothing."""
     if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
-        return False  # most calls, at a glance
+        return NOTHING  # most calls, at a glance
     given, dtype = list(tensors_in((args, kwargs))), kwargs.get("dtype")
-    if not given or any(each.is_floating_point() or each.is_complex() for each in given):
-        return False
+    if not given or any(map(_is_inexact, given)):
+        return NOTHING
     if dtype is not None and (dtype.is_floating_point or dtype.is_complex):
-        return False
-    return torch.Tag.nondeterministic_seeded not in func.tags and operation_of(func).name not in NOT_EXACT_OF_INTEGERS
+        return NOTHING
+    if torch.Tag.nondeterministic_seeded in func.tags or operation_of(func).name in CHOICES_OF_INTEGERS:
+        return NOTHING
+    found = func(*args, **kwargs)
+    return NOTHING if any(map(_is_inexact, tensors_in(found))) else found
+
+
+def _is_inexact(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

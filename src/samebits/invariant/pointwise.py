@@ -226,3 +226,25 @@ def tanh_backward(dy: Tensor, y: Tensor) -> Tensor:
 def sigmoid_backward(dy: Tensor, y: Tensor) -> Tensor:
     wide = y.float()
     return (dy.float() * ((1.0 - wide) * wide)).to(dy.dtype)
+
+
+def fmod(x: Any, y: Any) -> Tensor:
+    """x less whole multiples of y, exact. torch's vector form gives NaN where x / y is beyond the largest number."""
+    return _left_over(x, y, of_sign=False)
+
+
+def remainder(x: Any, y: Any) -> Tensor:
+    """The same with the sign of y."""
+    return _left_over(x, y, of_sign=True)
+
+
+def _left_over(x: Any, y: Any, *, of_sign: bool) -> Tensor:
+    dtype = torch.result_type(x, y)
+    wide = torch.float32 if dtype in HALF_WIDTH else dtype
+    # By way of the result's dtype, as torch takes a number beside a tensor.
+    x, y = (torch.as_tensor(each, dtype=dtype).to(wide) for each in (x, y))
+    with np.errstate(invalid="ignore"):
+        left = torch.from_numpy(np.asarray(np.fmod(x.detach().numpy(), y.detach().numpy())))
+    if of_sign:
+        left = torch.where((left != 0) & ((y < 0) != (left < 0)), left + y, left)
+    return left.to(dtype)

@@ -90,6 +90,7 @@ REASONS: Final[dict[str, str]] = {
             "embedding_bag",
             "_embedding_bag",
             "_embedding_bag_dense_backward",
+            "bincount",
         ),
         _ATOMIC,
     ),
@@ -138,6 +139,11 @@ REASONS_OF_LIBRARIES: Final[dict[str, str]] = dict.fromkeys(("c10d", "_c10d_func
 _REASONS_OF_MODELS: Final[dict[str, tuple[str, tuple[int, int] | None]]] = {
     "MptModel": (
         "MptModel adds position biases that count from the last key: padding and a cache change its own numbers",
+        None,
+    ),
+    "MiniMaxLightningAttention": (
+        "MiniMaxLightningAttention adds by blocks of a call's tokens, and token by token with a cache: chunks of a"
+        " prompt and a cache change its own numbers",
         None,
     ),
     "DogeModel": (

@@ -51,6 +51,8 @@ ROUTED: Final[dict[str, Callable[..., Any]]] = {
     "topk": selections.topk,
     "sort": selections.sort,
     "kthvalue": selections.kthvalue,
+    "amax": selections.amax,
+    "amin": selections.amin,
 }
 """Sums, and what chooses among equal values, on every device."""
 
@@ -85,6 +87,13 @@ ROUTED_ON_CPU: Final[dict[str, Callable[..., Any]]] = {
     "softplus_backward": pointwise.softplus_backward,
     "glu": pointwise.glu,
     "glu_backward": pointwise.glu_backward,
+    "fmod": pointwise.fmod,
+    "remainder": pointwise.remainder,
+    "maximum": selections.maximum,
+    "minimum": selections.minimum,
+    "clamp": selections.clamp,
+    "clamp_min": selections.clamp_min,
+    "clamp_max": selections.clamp_max,
     "polar": complex_numbers.polar,
 }
 """Elementwise functions. On other devices every element gets the same instructions, and torch's own are harmless."""

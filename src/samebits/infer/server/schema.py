@@ -18,6 +18,8 @@ from samebits.infer.server.limits import Limits, RefusedError
 from samebits.ops.sample import LEAST_TEMPERATURE
 
 MOST_SEED: Final = 2**63 - 1
+# Tokens are drawn with float32 numbers: a smaller top_p would be 0 there.
+LEAST_TOP_P: Final = 2.0**-149
 # As OpenAI has it: what a completion gets that does not say how much it wants.
 COMPLETION_TOKENS: Final = 16
 ROLES: Final = ("system", "user", "assistant")
@@ -157,7 +159,8 @@ class _Fields:
         self.values = values
         for name, allowed in FIXED.items():
             found = values.get(name)
-            if found is not None and found not in allowed:
+            # In Python false is 0 and true is 1; in JSON they are not.
+            if found is not None and (found not in allowed or (type(found) is bool) != (type(allowed[0]) is bool)):
                 self.refuse(name, json.dumps(allowed[0]))
 
     def refuse(self, name: str, allowed: str) -> NoReturn:
@@ -201,8 +204,8 @@ def _both(fields: _Fields, limits: Limits) -> dict[str, Any]:
     temperature, top_p = fields.number("temperature", 1.0), fields.number("top_p", 1.0)
     if temperature != 0 and not LEAST_TEMPERATURE <= temperature <= 2:
         fields.refuse("temperature", f"0, or {LEAST_TEMPERATURE:.1e} to 2")
-    if not 0 < top_p <= 1:
-        fields.refuse("top_p", "above 0, at most 1")
+    if not LEAST_TOP_P <= top_p <= 1:
+        fields.refuse("top_p", f"{LEAST_TOP_P:.1e} to 1")
     fields.text("user", 256)
     return {
         "model": model,
