@@ -55,7 +55,7 @@ def test_another_seed_draws_other_tokens_and_at_0_none_matters(samebits: Samebit
         (("--prompt", ""), "the prompt has 0 tokens; allowed: at least 1"),
         (("--max-tokens", "5000000000"), "make 5000000011; allowed: 1024"),
         (("--max-tokens", "0"), "max_tokens is 0"),
-        (("--top-p", "2"), "top_p is 2.0; allowed: above 0, at most 1"),
+        (("--top-p", "2"), "top_p is 2.0; allowed: 1.4e-45 to 1"),
         (("--model", "tniy@0"), "did you mean 'tiny@0'?"),
         (("--chat",), "has no chat_template"),
         (("--dtype", "int8"), "dtype is 'int8'"),

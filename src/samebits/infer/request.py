@@ -15,6 +15,9 @@ from typing import Final, Literal
 from samebits.ops.sample import LEAST_TEMPERATURE
 
 Finish = Literal["stop", "length", "cancelled"]
+# What is drawn with is a float32: a smaller top_p would be 0 there, a larger temperature infinite.
+LEAST_TOP_P: Final = 2.0**-149
+LARGEST_TEMPERATURE: Final = 2.0**128 - 2.0**104
 # The most tokens whose logprobs are told beside the drawn one: each costs a pass over the vocabulary.
 MOST_TOP: Final = 20
 # The token of an event that brings none.
@@ -38,13 +41,13 @@ class Sampling:
             value = getattr(self, name)
             if not isinstance(value, Real) or isinstance(value, bool):
                 raise TypeError(f"sampling: {name} is {value!r:.60}; allowed: a number")
-        if not (self.temperature == 0 or LEAST_TEMPERATURE <= self.temperature < float("inf")):
-            allowed = f"0, or finite and at least {LEAST_TEMPERATURE}"
+        if not (self.temperature == 0 or LEAST_TEMPERATURE <= self.temperature <= LARGEST_TEMPERATURE):
+            allowed = f"0, or {LEAST_TEMPERATURE} to {LARGEST_TEMPERATURE:.7g}"
             raise ValueError(f"sampling: temperature is {self.temperature}; allowed: {allowed}")
         if type(self.top_k) is not int or not 0 <= self.top_k < 2**63:
             raise ValueError(f"sampling: top_k is {self.top_k!r}; allowed: a whole number, 0 to 2^63 - 1")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"sampling: top_p is {self.top_p}; allowed: above 0, at most 1")
+        if not LEAST_TOP_P <= self.top_p <= 1:
+            raise ValueError(f"sampling: top_p is {self.top_p}; allowed: {LEAST_TOP_P:.2g} to 1")
         if type(self.seed) is not int or not 0 <= self.seed < 2**64:
             raise ValueError(f"sampling: seed is {self.seed!r}; allowed: a whole number, 0 to 2^64 - 1")
 
