@@ -210,6 +210,8 @@ def test_so_is_a_way_to_draw(options: dict[str, Any]) -> None:
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"top_k": -1}, "top_k is -1"),
         ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": 1e-60}, "top_p is 1e-60; allowed: 1.4e-45 to 1"),
+        ({"temperature": 1e39}, "temperature is 1e[+]39; allowed: 0, or "),
         ({"seed": 2**64}, "seed is 18446744073709551616"),
     ],
 )
@@ -257,14 +259,31 @@ def test_weights_that_change_in_the_middle_of_an_answer_are_refused() -> None:
     ticket = engine.submit(Request(prompt=PROMPT, max_tokens=8))
     engine.step()
     changed(model)
-    with pytest.raises(ValueError, match="the weights changed while 1 requests run; allowed: when none does"):
+    with pytest.raises(ValueError, match="the weights changed and 1 requests have begun; allowed: when none has"):
         engine.step()
-    with pytest.raises(ValueError, match="1 requests run; allowed: other weights when none does"):
+    with pytest.raises(ValueError, match="1 requests have begun; allowed: other weights when none has"):
         engine.use(MODEL)
     with pytest.raises(ValueError, match="1 requests are under way; allowed: generate when idle"):
         engine.generate([])
     engine.cancel(ticket)
     assert [event.finished for event in engine.step()] == ["cancelled"]
+
+
+def test_an_answer_that_lost_its_pages_is_not_ended_by_other_weights() -> None:
+    """It waits, nothing runs, and what it has of an answer is the old weights'."""
+    engine = Engine(MODEL, pages=4, batch_tokens=32, batch_requests=4)
+    first, second = (Request(prompt=tuple(range(start, start + 20)), max_tokens=30) for start in (10, 40))
+    tickets = [engine.submit(first), engine.submit(second)]
+    while not engine.statistics()["preemptions"]:
+        engine.step()
+    engine.cancel(tickets[0])
+    assert engine.statistics()["running"] == 0
+    with pytest.raises(ValueError, match="1 requests have begun; allowed: other weights when none has"):
+        engine.use(Model.new(SMALL, 5))
+    told = [event.completion for event in engine.step()]
+    while not engine.idle:
+        told += [event.completion for event in engine.step()]
+    assert told[-1] is not None and judge(MODEL, second, told[-1]).wrong_logprobs == 0
 
 
 def test_other_weights_can_be_used() -> None:

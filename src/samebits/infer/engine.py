@@ -155,10 +155,8 @@ class Engine:
 
     def use(self, model: Model) -> None:
         """Go on with other weights of the same shape. What was computed with the old ones is forgotten."""
-        if self._scheduler.running:
-            raise ValueError(
-                f"engine: {len(self._scheduler.running)} requests run; allowed: other weights when none does"
-            )
+        if begun := self._begun():
+            raise ValueError(f"engine: {begun} requests have begun; allowed: other weights when none has")
         old = self.model
         if (model.config, model.dtype, model.device) != (old.config, old.dtype, old.device):
             raise ValueError(
@@ -287,10 +285,13 @@ class Engine:
         """Keys made by weights that are gone must not be shared, nor half of an answer be theirs."""
         if self._weights_written() == self._weights_seen:
             return
-        running = len(self._scheduler.running)
-        if running:
-            raise ValueError(f"engine: the weights changed while {running} requests run; allowed: when none does")
+        if begun := self._begun():
+            raise ValueError(f"engine: the weights changed and {begun} requests have begun; allowed: when none has")
         self._forget(self.model)
+
+    def _begun(self) -> int:
+        """Requests with keys, or with a part of an answer that outlived them, made by the present weights."""
+        return sum(bool(job.table or job.logprobs or job.prompt_logprobs) for job in self._jobs.values())
 
     def _forget(self, model: Model) -> None:
         """Whatever belongs to weights that are gone: keys, and addresses."""
