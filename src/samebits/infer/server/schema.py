@@ -14,12 +14,11 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from samebits.contracts.registry import nearest
+from samebits.infer.request import LEAST_TOP_P
 from samebits.infer.server.limits import Limits, RefusedError
 from samebits.ops.sample import LEAST_TEMPERATURE
 
 MOST_SEED: Final = 2**63 - 1
-# Tokens are drawn with float32 numbers: a smaller top_p would be 0 there.
-LEAST_TOP_P: Final = 2.0**-149
 # As OpenAI has it: what a completion gets that does not say how much it wants.
 COMPLETION_TOKENS: Final = 16
 ROLES: Final = ("system", "user", "assistant")
