@@ -154,3 +154,16 @@ def test_a_bad_job_is_refused(changed: dict[str, object], small: Loaded) -> None
 def test_short_text_is_no_calibration(small: Loaded) -> None:
     with pytest.raises(ValueError, match="calibration: the text has 5 tokens; allowed: at least 512"):
         sequences_of(["hello"], small.tokenizer, 8192)
+
+
+def test_what_flows_in_must_be_finite(small: Loaded) -> None:
+    """Planted fault: one layer so large that sums of squares end in NaN. The first of each row by index went, as the
+    least of equals, and the command said that it held."""
+    model = loaded_small().model
+    for name in ("gate_proj", "up_proj"):
+        weight = model.weights[f"model.layers.0.mlp.{name}.weight"]
+        model.weights[f"model.layers.0.mlp.{name}.weight"] = weight * 1e30
+    with pytest.raises(
+        ValueError, match=r"what flows into model\.layers\.[01]\..* is not finite; allowed: finite numb"
+    ):
+        squares(model, sequences_of([TEXT], small.tokenizer, LENGTH), lambda _: None)

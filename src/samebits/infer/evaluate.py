@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from samebits.model import Model
 from samebits.model.tokenizer import Tokenizer
 from samebits.parallel.agreeing import digest_of
 from samebits.records.durable import put_in_one_move
+from samebits.records.report import UnjudgedError
 
 RESULTS: Final = "results.json"
 # Batches between one entry in the journal and the next: a kill loses no more.
@@ -75,7 +77,7 @@ def evaluate(
         found = _scored(evaluation, scorer, journal, tell)
         results = {**facts, "results": _metrics(evaluation, found), "digest": digest(found)}
         if folder is not None:
-            put_in_one_move(folder / RESULTS, (json.dumps(results, indent=2) + "\n").encode())
+            put_in_one_move(folder / RESULTS, (json.dumps(results, indent=2, allow_nan=False) + "\n").encode())
     return results
 
 
@@ -89,7 +91,11 @@ def _scored(
         tell(len(found), len(documents))
         some = _some(waiting, documents, BATCHES_AT_ONCE * scorer.batch_size)
         waiting = waiting[len(some) :]
-        scored = iter(scorer.score([pair for key in some for pair in documents[key].pairs]))
+        try:
+            scored = iter(scorer.score([pair for key in some for pair in documents[key].pairs]))
+        except ArithmeticError as error:
+            first, last = (f"{name}:{number}" for name, number in (some[0], some[-1]))
+            raise UnjudgedError(f"documents {first} to {last}, from 0: {error}") from None
         now = {key: tuple(next(scored).loglikelihood for _ in documents[key].pairs) for key in some}
         if journal is not None:
             journal.add(now)
@@ -109,10 +115,15 @@ def _some(waiting: Sequence[Key], documents: dict[Key, Document], pairs: int) ->
     return some
 
 
-def _metrics(evaluation: Evaluation, found: dict[Key, Likelihoods]) -> dict[str, dict[str, float]]:
-    return {
+def _metrics(evaluation: Evaluation, found: dict[Key, Likelihoods]) -> dict[str, dict[str, float | None]]:
+    """By task; None for what is infinite, which JSON has no number for."""
+    every = {
         task.name: task.metrics(task.documents, [found[task.name, number] for number in range(len(task.documents))])
         for task in evaluation.tasks
+    }
+    return {
+        name: {metric: value if math.isfinite(value) else None for metric, value in metrics.items()}
+        for name, metrics in every.items()
     }
 
 

@@ -53,15 +53,20 @@ def opened(folder: Path, facts: Mapping[str, Any], *, resume: bool) -> Iterator[
         except BlockingIOError as error:
             raise ValueError(f"{folder}: another evaluation is at work here; allowed: one at a time") from error
         data = os.pread(handle, os.fstat(handle).st_size, 0)
+        first = (json.dumps(facts) + "\n").encode()
         whole = data[: data.rfind(b"\n") + 1]
         if whole and not resume:
             raise ValueError(f"{folder}: holds an evaluation; allowed: --resume, or another folder")
-        os.ftruncate(handle, len(whole))
         lines = whole.split(b"\n")[:-1]
         if lines:
             _same(folder, parse_json(lines[0], f"{folder / NAME}:1"), facts)
-        else:
-            append(handle, (json.dumps(facts) + "\n").encode(), folder / NAME)
+        elif not first.startswith(data):
+            # What a kill leaves is the beginning of the first line; anything else is somebody's.
+            raise ValueError(f"{folder / NAME}: holds {data[:40]!r}, no evaluation; allowed: another folder")
+        # Not before it is known whose file this is: what a kill cut short is no line.
+        os.ftruncate(handle, len(whole))
+        if not lines:
+            append(handle, first, folder / NAME)
         found = dict(_read(text, f"{folder / NAME}:{number}") for number, text in enumerate(lines[1:], 2))
         yield Journal(handle, folder / NAME, found)
     finally:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 
@@ -24,6 +24,7 @@ MOST_BYTES: Final = 2**30
 # What stands between a question and a choice.
 DELIMITER: Final = " "
 MOST_CHOICES: Final = 64
+HALF: Final = re.compile("[\ud800-\udfff]")
 LOG_2: Final = 0.6931471805599453
 
 
@@ -117,16 +118,21 @@ def _lines(data: bytes, name: str, limit: int | None) -> list[tuple[int, dict[st
 
 def _text_of(value: dict[str, Any], where: str) -> str:
     found = value.get("text")
-    if not isinstance(found, str):
+    if not _whole(found):
         raise ValueError(f"{where}: text is {found!r:.60}; allowed: text")
     return found
 
 
+def _whole(value: Any) -> TypeGuard[str]:
+    """Whether a value is text that can be cut into tokens: JSON can write half a character, as \\ud800."""
+    return isinstance(value, str) and not HALF.search(value)
+
+
 def _question(value: dict[str, Any], where: str, words: Tokenizer, longest: int) -> Document:
     question, choices, answer = value.get("question"), value.get("choices"), value.get("answer")
-    if not isinstance(question, str):
+    if not _whole(question):
         raise ValueError(f"{where}: question is {question!r:.60}; allowed: text")
-    texts = isinstance(choices, list) and all(isinstance(each, str) and each for each in choices)
+    texts = isinstance(choices, list) and all(_whole(each) and each for each in choices)
     if not texts or not isinstance(choices, list) or not 2 <= len(choices) <= MOST_CHOICES:
         raise ValueError(f"{where}: choices is {choices!r:.60}; allowed: a list of 2 to {MOST_CHOICES} texts")
     if isinstance(answer, str) and answer in choices:
@@ -134,8 +140,11 @@ def _question(value: dict[str, Any], where: str, words: Tokenizer, longest: int)
     if type(answer) is not int or not 0 <= answer < len(choices):
         allowed = f"a choice, or its number, 0 to {len(choices) - 1}"
         raise ValueError(f"{where}: answer is {answer!r:.60}; allowed: {allowed}")
-    pairs = (pair_of(words, question, f"{DELIMITER}{choice}").within(longest) for choice in choices)
-    return Document(pairs=tuple(pairs), answer=answer, sizes=tuple(map(len, choices)))
+    try:
+        pairs = tuple(pair_of(words, question, f"{DELIMITER}{choice}").within(longest) for choice in choices)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return Document(pairs=pairs, answer=answer, sizes=tuple(map(len, choices)))
 
 
 def choice_metrics(documents: Sequence[Document], found: Sequence[Sequence[float]]) -> dict[str, float]:
@@ -159,7 +168,7 @@ def _standard_error(mean: float, count: int) -> float:
 
 
 def text_metrics(documents: Sequence[Document], found: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Of all texts together: perplexity by token, by word and by byte, and bits per byte."""
+    """Of all texts together: perplexity by token, by word and by byte, and bits per byte; inf beyond float32."""
     total = math.fsum(value for likelihoods in found for value in likelihoods)
     tokens, words, size = (sum(document.sizes[place] for document in documents) for place in range(3))
     return {

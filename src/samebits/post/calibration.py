@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -66,7 +66,15 @@ def squares(model: Model, sequences: Sequence[Sequence[int]], tell: Callable[[in
         for sequence in sequences:
             heard.hidden(Batch.of([sequence]))
             tell(1)
+    refuse_unless_finite(total)
     return total
+
+
+def refuse_unless_finite(flowing: Mapping[str, Tensor]) -> None:
+    """Of numbers that are not finite none is the least, so what is chosen by them would be chosen by its place."""
+    for name, each in flowing.items():
+        if not bool(each.isfinite().all()):
+            raise ValueError(f"calibration: what flows into {name} is not finite; allowed: finite numbers")
 
 
 def _halves(terms: Tensor) -> Tensor:

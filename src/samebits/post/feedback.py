@@ -16,6 +16,7 @@ from torch import Tensor
 
 from samebits import ops
 from samebits.model.model import Model
+from samebits.post.calibration import refuse_unless_finite
 from samebits.post.grouped import Format, Grouped
 from samebits.post.moments import second_moments
 
@@ -51,9 +52,7 @@ class Feedback:
 def feedback_of(model: Model, sequences: Sequence[Sequence[int]], tell: Callable[[int], None]) -> dict[str, Feedback]:
     """By weight, of those that are rounded so."""
     moments = second_moments(model, sequences, tell, leaving_out=SEARCHED)
-    for name, each in moments.items():
-        if not bool(each.isfinite().all()):
-            raise ValueError(f"calibration: what flows into {name} is not finite; allowed: finite numbers")
+    refuse_unless_finite(moments)
     made = {id(each): Feedback.of(each) for each in {id(each): each for each in moments.values()}.values()}
     return {name: made[id(each)] for name, each in moments.items()}
 

@@ -22,6 +22,10 @@ ALIGNMENT: Final = 32
 # Numbers of kinds of values, and of tensor formats: bytes of a block and numbers in it.
 TEXT, ARRAY, UINT32, INT32, FLOAT32 = 8, 9, 4, 5, 6
 KINDS: Final = {"f32": (0, 4, 1), "q4_0": (2, 18, 32), "q4_1": (3, 20, 32), "q8_0": (8, 34, 32)}
+# Under these names the format has the tokens that end a text.
+ENDS: Final = ("eos", "eot")
+# The kind of a row of the embedding that no token has: its name is never looked for in a text.
+UNUSED: Final = 5
 # What general.file_type says of most tensors.
 FILE_TYPES: Final = {"q4_0": 2, "q4_1": 3, "q8_0": 7}
 
@@ -103,7 +107,7 @@ def _words(words: Tokenizer, config: ModelConfig) -> list[bytes]:
     cut = next((name for name, cuts in CUTS.items() if list(words.parts.cuts) == cuts), None)
     if cut is None:
         raise ValueError(f"gguf: the tokenizer cuts text in a way that has no name there; allowed: {', '.join(CUTS)}")
-    tokens, kinds = [f"[unused{number}]" for number in range(config.vocab_size)], [ADDED] * config.vocab_size
+    tokens, kinds = _unused(words, config.vocab_size), [UNUSED] * config.vocab_size
     for token, number in words.parts.words.items():
         tokens[number], kinds[number] = token, WORD
     for token, number in words.parts.added.items():
@@ -117,9 +121,19 @@ def _words(words: Tokenizer, config: ModelConfig) -> list[bytes]:
         + struct.pack(f"<{len(kinds)}i", *kinds),
         _texts("tokenizer.ggml.merges", [" ".join(pair) for pair in words.parts.merges]),
     ]
-    ends = {"bos": words.bos, **dict(zip(("eos", "eot"), words.eos, strict=False))}
+    if len(words.eos) > len(ENDS):
+        raise ValueError(f"gguf: {len(words.eos)} tokens end a text; allowed: at most {len(ENDS)}")
+    ends = {"bos": words.bos, **dict(zip(ENDS, words.eos, strict=False))}
     found += [_pair(f"tokenizer.ggml.{name}_token_id", token) for name, token in ends.items() if token is not None]
     return found + ([_pair("tokenizer.chat_template", words.template)] if words.template else [])
+
+
+def _unused(words: Tokenizer, count: int) -> list[str]:
+    """A name for every row. The format asks for one where the model has no token, and for names that differ."""
+    sign = "unused"
+    while any(token.startswith(f"[{sign}") for token in (*words.parts.words, *words.parts.added)):
+        sign = f"_{sign}"
+    return [f"[{sign}{number}]" for number in range(count)]
 
 
 def _text(value: str) -> bytes:

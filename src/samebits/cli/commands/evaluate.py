@@ -117,7 +117,7 @@ def _print_plan(model: str, chosen: Evaluation, batch_size: int, as_json: bool) 
 def _print(found: dict[str, Any]) -> None:
     console = output()
     rows = [
-        {"task": name, "metric": metric, "value": f"{value:.6g}"}
+        {"task": name, "metric": metric, "value": "inf" if value is None else f"{value:.6g}"}
         for name, metrics in found["results"].items()
         for metric, value in metrics.items()
     ]

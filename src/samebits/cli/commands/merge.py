@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from samebits.cli.console import Json, output, print_json, progress_bar, size_text
+from samebits.cli.errors import one_line
 
 if TYPE_CHECKING:
     from samebits.post.merge_recipe import Recipe
@@ -36,6 +38,7 @@ def merge(
     a kill it goes on when it is run again; the folder is there once it is whole.
 
     Example: [bold]samebits merge recipe.yaml --out merged[/bold]"""
+    from samebits.post.merge_configs import config_differences, sentence
     from samebits.post.merge_recipe import read_recipe
     from samebits.post.merging import merge as run
     from samebits.post.merging import planned
@@ -44,13 +47,17 @@ def merge(
     refuse_if_taken(out)
     chosen = read_recipe(recipe)
     plan, layout = planned(chosen, seed, shard_size)
+    differences = config_differences(chosen)
+    for difference in differences:
+        print(f"samebits: {one_line(sentence(difference))}", file=sys.stderr, flush=True)
+    plan["config_differences"] = differences
     if dry_run:
         _print_plan(chosen, out, plan, as_json)
         return
     with progress_bar(f"merging into {out}", sum(region.size for region in layout.regions.values())) as tell:
         facts = run(chosen, out, seed, shard_size, tell)
     if as_json:
-        print_json({"schema": SCHEMA, "out": str(out), **facts})
+        print_json({"schema": SCHEMA, "out": str(out), "config_differences": differences, **facts})
     else:
         output().print(f"{out}: {len(plan['tensors'])} tensors by {chosen.method}, {facts['digest']}")
 
