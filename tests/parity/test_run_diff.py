@@ -20,6 +20,7 @@ from samebits.ops.adamw import AdamW
 from samebits.parity.run_diff import compare
 from samebits.train import events, lanes
 from samebits.train.configuration import OptimizerSection
+from samebits.train.observing import FINGERPRINTS
 from samebits.train.running import run
 from samebits.train.trainer import OURS, Parts
 from samebits.train.trainer import made as optimizer_made
@@ -217,3 +218,16 @@ def test_runs_of_two_models_part_by_their_settings(sound: Path, tmp_path: Path) 
     found = compare(sound, made(tmp_path / "b", *SHORT, "model.overrides.intermediate_size=96"))
     assert found.difference is not None and not found.difference.gradients_compared
     assert found.settings == {"model.overrides.intermediate_size": (80, 96)}
+
+
+def test_a_fingerprint_that_a_kill_cut_short_costs_no_other(sound: Path, tmp_path: Path) -> None:
+    """Before, the next line was glued to it, and no fingerprint of the run could be read any more."""
+    folder = tmp_path / "b"
+    shutil.copytree(sound, folder)
+    for step in (3, 4):
+        shutil.rmtree(folder / f"step-{step:08d}")
+    lines = (folder / FINGERPRINTS).read_bytes().splitlines(keepends=True)
+    (folder / FINGERPRINTS).write_bytes(b"".join(lines[:2]) + lines[2][:100])
+    run(small(*KEPT, *SHORT), folder, resume=True)
+    found = compare(sound, folder)
+    assert found.difference is None and found.fingerprints == 4

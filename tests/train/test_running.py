@@ -16,6 +16,7 @@ from tests.train.small_run import TEXT, small, trainer_of
 from samebits.cli import main
 from samebits.model.loading import load
 from samebits.numerics.bits import same_bits
+from samebits.records.appending import BLOCK
 from samebits.train import checkpoint, display, events
 from samebits.train.configuration_file import read_text
 from samebits.train.lanes import Backward, backward
@@ -231,7 +232,7 @@ def test_a_torn_event_is_dropped(tmp_path: Path) -> None:
 
 def test_a_torn_event_of_any_length_is_dropped(tmp_path: Path) -> None:
     """The first line names every path of the data."""
-    for length in (events.BLOCK - 1, events.BLOCK, events.BLOCK + 1, 3 * events.BLOCK):
+    for length in (BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK):
         for whole_lines in (b"", b'{"event": "start"}\n'):
             (tmp_path / events.NAME).write_bytes(whole_lines + b"x" * length)
             with events.opened(tmp_path) as log:
