@@ -105,6 +105,19 @@ def stopping(step: int) -> Parts:
     return Parts(backward=stop)
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_whose_marker_is_damaged_does_not_begin_anew(resume: bool, tmp_path: Path) -> None:
+    """Before, it did, without a word, beside the damaged step."""
+    short = small("training.max_steps=2", "optimizer.min_lr_ratio=0")
+    run(short, tmp_path)
+    logged = (tmp_path / "events.jsonl").read_bytes()
+    (tmp_path / "step-00000002" / "COMMITTED").write_bytes(b"x")
+    words = r"no checkpoint that can be read; .*step-00000002: COMMITTED" if resume else r"up to step 2; allowed"
+    with pytest.raises(ValueError, match=words):
+        run(short, tmp_path, resume=resume)
+    assert (tmp_path / "events.jsonl").read_bytes() == logged and (tmp_path / "step-00000002").is_dir()
+
+
 def test_a_run_goes_on_with_another_cut_and_to_the_same_end(tmp_path: Path) -> None:
     """Stopped after 7 steps, resumed from the checkpoint of step 5, with other micro-batches, padded."""
     whole_run = run(small(), tmp_path / "whole")
