@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,27 @@ def test_an_alarm_is_on_the_page(folder: Path, tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is no events\.jsonl; allowed: the folder of a training run"):
         render(tmp_path)
+
+
+def test_names_in_a_recording_are_text_and_nothing_else(folder: Path, tmp_path: Path) -> None:
+    """Names of a script's spans are its own: cut at any length they break no entity, and none of them is markup."""
+    (tmp_path / "events.jsonl").write_bytes((folder / "events.jsonl").read_bytes())
+    odd = [f"{'a' * place}<&>\"'&<&&" for place in range(9)]
+    granularities = ["step", *["block"] * len(odd), '"><script src=//elsewhere>']
+    spans = [
+        {"span": name, "granularity": granularity, "number": number, "parent": min(number - 1, 1), "thread": 1}
+        | {"began": max(0, number - 2) * 900, "ended": (number - 1) * 900 if number > 1 else 10_000}
+        for number, (name, granularity) in enumerate(zip(["step 1", *odd, "last"], granularities, strict=True), 1)
+    ]
+    (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in spans))
+    page = render(tmp_path)
+    assert "<script" not in page and "last" in page
+    assert re.findall(r"&(?!amp;|lt;|gt;|quot;|#\w+;)", page.partition("<body>")[2]) == []
+
+
+def test_a_page_is_written_over_no_folder(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "report.html").mkdir()
+    (tmp_path / "events.jsonl").write_bytes((folder / "events.jsonl").read_bytes())
+    told = CliRunner().invoke(app, ["report", "write", str(tmp_path), "--no-evidence"])
+    assert told.exit_code != 0 and "is a folder; allowed: a plain file" in str(told.exception)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["events.jsonl", "report.html"]

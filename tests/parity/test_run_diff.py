@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.train.small_run import small
+from torch import Tensor
 from typer.testing import CliRunner
 
 from samebits.cli import app
+from samebits.ops.adamw import AdamW
 from samebits.parity.run_diff import compare
-from samebits.train import lanes
+from samebits.train import events, lanes
+from samebits.train.configuration import OptimizerSection
+from samebits.train.observing import FINGERPRINTS
 from samebits.train.running import run
 from samebits.train.trainer import OURS, Parts
+from samebits.train.trainer import made as optimizer_made
+from samebits.train.watch import BreachError
 
 KEPT = ("monitoring.fingerprint_steps=1",)
 
@@ -75,9 +83,151 @@ def test_without_fingerprints_the_step_is_named(tmp_path: Path) -> None:
     run(small(), tmp_path / "a")
     run(small(), tmp_path / "b", parts=flipping("model.norm.weight", (3,), 4))
     found = compare(tmp_path / "a", tmp_path / "b")
-    assert found.difference is not None and found.difference.place is None and found.difference.step >= 4
+    assert found.difference is not None and found.difference.step >= 4
+    assert found.difference.part != "update" and not found.difference.gradients_compared
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is no events\.jsonl; allowed: the folder of a training run"):
         compare(tmp_path, tmp_path)
+
+
+UPDATED = "model.layers.0.self_attn.v_proj.weight"
+SHORT = ("training.max_steps=4", "optimizer.min_lr_ratio=0", "training.save_steps=1")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("runs") / "sound", *SHORT)
+
+
+class Forgetting(AdamW):
+    """Planted: from the third update on one weight stays as it is."""
+
+    def step(self, closure: Any = None) -> Any:
+        kept = self.weight.clone()
+        super().step(closure)
+        if self.state[self.weight]["step"] >= 3:
+            self.weight.data.copy_(kept)
+
+
+def forgetting(weights: dict[str, Tensor], section: OptimizerSection) -> AdamW:
+    optimizer = Forgetting(optimizer_made(weights, section).param_groups)
+    optimizer.weight = weights[UPDATED]
+    return optimizer
+
+
+def by_each(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
+    """Planted: as if the gradient were longer than it is, by less than the trainer's own check allows."""
+    for each in gradients:
+        each.mul_(max_norm / (float(norm) * (1 + 2e-7)))
+
+
+def after(step: int, change: Any) -> Parts:
+    """A backward pass that is given other examples, or gives other gradients, from a step on."""
+    calls = [0]
+
+    def backward(model: Any, examples: Any, cut: Any) -> lanes.Backward:
+        calls[0] += 1
+        return lanes.backward(model, change(examples) if calls[0] >= step else examples, cut)
+
+    return replace(OURS, backward=backward)
+
+
+def test_an_update_that_parts_is_named_as_one(sound: Path, tmp_path: Path) -> None:
+    """Before, the step behind it was named, and the last norm's gradient, which only came first on the way back."""
+    found = compare(sound, made(tmp_path / "b", *SHORT, parts=replace(OURS, optimizer=forgetting))).difference
+    assert found is not None and (found.step, found.part) == (3, "update")
+    assert found.place is not None and found.place.weight == UPDATED and found.place.weights_differing == 1
+    told = CliRunner().invoke(app, ["diff", str(sound), str(tmp_path / "b")]).output
+    assert "they part at step 3: its update" in told and "block layers.0.self_attn, update of v_proj" in told
+    assert "gradients before clipping: the same bits" in told
+
+
+def test_a_forward_pass_that_parts_is_blamed_on_no_gradient(sound: Path, tmp_path: Path) -> None:
+    def shifted(examples: list[lanes.Example]) -> list[lanes.Example]:
+        return [(inputs, np.where(targets < 0, targets, inputs)) for inputs, targets in examples]
+
+    found = compare(sound, made(tmp_path / "b", *SHORT, parts=after(3, shifted))).difference
+    assert found is not None and (found.step, found.part, found.weights_before) == (3, "forward", True)
+    told = CliRunner().invoke(app, ["diff", str(sound), str(tmp_path / "b")]).output
+    assert "equal, by the checkpoints of step 2" in told and "gradient of" not in told
+
+
+def test_a_clipping_that_parts_is_named_though_all_gradients_are_equal(sound: Path, tmp_path: Path) -> None:
+    found = compare(sound, made(tmp_path / "b", *SHORT, parts=replace(OURS, clip=by_each))).difference
+    assert found is not None and (found.step, found.part) == (1, "clipping")
+    assert found.gradients_compared and found.place is None
+
+
+def test_a_setting_that_changed_when_a_run_was_resumed_breaks_no_promise(sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "b"
+    shutil.copytree(sound, folder)
+    for step in (3, 4):
+        shutil.rmtree(folder / f"step-{step:08d}")
+    changed = small(*KEPT, *SHORT, "optimizer.weight_decay=0.5")
+    run(changed, folder, resume=True, allow_changes=["optimizer.weight_decay"])
+    found = compare(sound, folder)
+    assert found.difference is not None and found.difference.step == 3 and found.promise == ""
+    assert found.settings == {"optimizer.weight_decay": (0.1, 0.5)}
+
+
+def test_a_breach_is_where_a_run_parts_from_one_that_went_on(sound: Path, tmp_path: Path) -> None:
+    def unlearnable(model: Any, examples: Any, cut: Any) -> lanes.Backward:
+        found = lanes.backward(model, examples, cut)
+        return replace(found, gradients={**found.gradients, UPDATED: torch.zeros_like(found.gradients[UPDATED])})
+
+    with pytest.raises(BreachError):
+        made(tmp_path / "b", *SHORT, parts=replace(OURS, backward=unlearnable))
+    found = compare(sound, tmp_path / "b").difference
+    assert found is not None and (found.step, found.part) == (1, "breach")
+    assert found.place is not None and found.place.weight == UPDATED
+
+
+def rewritten(sound: Path, folder: Path, change: Any) -> Path:
+    """The log of a run, each event of it changed."""
+    folder.mkdir()
+    log = [json.loads(line) for line in (sound / events.NAME).read_text().splitlines()]
+    (folder / events.NAME).write_text("".join(f"{json.dumps(change(each))}\n" for each in log if change(each)))
+    return folder
+
+
+def test_zeros_of_two_signs_differ(sound: Path, tmp_path: Path) -> None:
+    def with_loss(loss: float) -> Any:
+        return lambda each: {**each, "loss": loss} if each["event"] == "step" and each["step"] == 2 else each
+
+    folders = [rewritten(sound, tmp_path / str(loss), with_loss(loss)) for loss in (0.0, -0.0)]
+    found = compare(*folders).difference
+    assert found is not None and found.step == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda each: None if each["event"] == "start" else each, "has a step before any start"),
+        (lambda each: {key: value for key, value in each.items() if key != "norm_after"}, "KeyError: 'norm_after'"),
+    ],
+)
+def test_a_log_that_is_none_is_refused_by_name(sound: Path, tmp_path: Path, change: Any, words: str) -> None:
+    folder = rewritten(sound, tmp_path / "b", change)
+    with pytest.raises(ValueError, match=rf"b/events\.jsonl: .*{words}"):
+        compare(sound, folder)
+
+
+def test_runs_of_two_models_part_by_their_settings(sound: Path, tmp_path: Path) -> None:
+    found = compare(sound, made(tmp_path / "b", *SHORT, "model.overrides.intermediate_size=96"))
+    assert found.difference is not None and not found.difference.gradients_compared
+    assert found.settings == {"model.overrides.intermediate_size": (80, 96)}
+
+
+def test_a_fingerprint_that_a_kill_cut_short_costs_no_other(sound: Path, tmp_path: Path) -> None:
+    """Before, the next line was glued to it, and no fingerprint of the run could be read any more."""
+    folder = tmp_path / "b"
+    shutil.copytree(sound, folder)
+    for step in (3, 4):
+        shutil.rmtree(folder / f"step-{step:08d}")
+    lines = (folder / FINGERPRINTS).read_bytes().splitlines(keepends=True)
+    (folder / FINGERPRINTS).write_bytes(b"".join(lines[:2]) + lines[2][:100])
+    run(small(*KEPT, *SHORT), folder, resume=True)
+    found = compare(sound, folder)
+    assert found.difference is None and found.fingerprints == 4

@@ -66,3 +66,12 @@ def test_a_sample_counts() -> None:
     found = sampled(torch.tensor([[1.0, -3.0], [0.0, math.nan]]))
     assert found == Sampled(not_finite=1, zeros=1, elements=4, largest=3.0)
     assert sampled(torch.full((100_000,), 2.0)).elements <= 1024
+
+
+def test_a_gradient_is_dead_only_where_all_of_it_is() -> None:
+    """Elements at equal distances may be one column of a matrix: of 1,024 rows of 1,024 they are."""
+    gradient = torch.ones(1024, 1024)
+    gradient[:, 0] = 0
+    blocks = {"alive": sampled(gradient), "dead": sampled(torch.zeros(1024, 1024))}
+    alarms = Drift().observe(1, loss=1.0, norm=1.0, blocks=blocks)
+    assert [(each.kind, each.brick) for each in alarms] == [("dead gradient", "dead")]

@@ -16,6 +16,7 @@ from tests.train.small_run import TEXT, small, trainer_of
 from samebits.cli import main
 from samebits.model.loading import load
 from samebits.numerics.bits import same_bits
+from samebits.records.appending import BLOCK
 from samebits.train import checkpoint, display, events
 from samebits.train.configuration_file import read_text
 from samebits.train.lanes import Backward, backward
@@ -102,6 +103,19 @@ def stopping(step: int) -> Parts:
         return backward(*given)  # type: ignore[arg-type]
 
     return Parts(backward=stop)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_whose_marker_is_damaged_does_not_begin_anew(resume: bool, tmp_path: Path) -> None:
+    """Before, it did, without a word, beside the damaged step."""
+    short = small("training.max_steps=2", "optimizer.min_lr_ratio=0")
+    run(short, tmp_path)
+    logged = (tmp_path / "events.jsonl").read_bytes()
+    (tmp_path / "step-00000002" / "COMMITTED").write_bytes(b"x")
+    words = r"no checkpoint that can be read; .*step-00000002: COMMITTED" if resume else r"up to step 2; allowed"
+    with pytest.raises(ValueError, match=words):
+        run(short, tmp_path, resume=resume)
+    assert (tmp_path / "events.jsonl").read_bytes() == logged and (tmp_path / "step-00000002").is_dir()
 
 
 def test_a_run_goes_on_with_another_cut_and_to_the_same_end(tmp_path: Path) -> None:
@@ -231,7 +245,7 @@ def test_a_torn_event_is_dropped(tmp_path: Path) -> None:
 
 def test_a_torn_event_of_any_length_is_dropped(tmp_path: Path) -> None:
     """The first line names every path of the data."""
-    for length in (events.BLOCK - 1, events.BLOCK, events.BLOCK + 1, 3 * events.BLOCK):
+    for length in (BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK):
         for whole_lines in (b"", b'{"event": "start"}\n'):
             (tmp_path / events.NAME).write_bytes(whole_lines + b"x" * length)
             with events.opened(tmp_path) as log:

@@ -181,10 +181,11 @@ def _flames(spans: Sequence[Span]) -> Markup:
     bars = []
     for span in shown:
         x, width = (span.began - whole.began) / length * wide, max(0.6, (span.ended - span.began) / length * wide)
-        y, name = depth[span.number] * tall, html.escape(span.name)
-        words = f"{name}: {(span.ended - span.began) / 1e6:.2f} ms"
-        label = f'<text x="{x + 4:.1f}" y="{y + 15}">{name[: int(width / 7)]}</text>' if width > 40 else ""
+        y, words = depth[span.number] * tall, html.escape(f"{span.name}: {(span.ended - span.began) / 1e6:.2f} ms")
+        # Cut as text: an escaped name could be cut within an entity.
+        shown_name = html.escape(span.name[: int(width / 7)])
+        label = f'<text x="{x + 4:.1f}" y="{y + 15}">{shown_name}</text>' if width > 40 else ""
         bar = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{tall - 2}"><title>{words}</title></rect>'
-        bars.append(f'<g class="{span.granularity}">{bar}{label}</g>')
+        bars.append(f'<g class="{html.escape(span.granularity)}">{bar}{label}</g>')
     height = (max(depth[each.number] for each in shown) + 1) * tall
     return Markup(f'<svg viewBox="0 0 {wide} {height}" role="img">{"".join(bars)}</svg>')

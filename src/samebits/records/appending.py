@@ -6,6 +6,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
+
+# What is read at once where the end of the last whole line is looked for.
+BLOCK: Final = 1 << 16
 
 
 def append(handle: int, data: bytes, path: Path) -> None:
@@ -21,3 +25,14 @@ def append(handle: int, data: bytes, path: Path) -> None:
         os.ftruncate(handle, size)
         error.filename = str(path)
         raise
+
+
+def drop_torn_line(handle: int) -> None:
+    """Of a log whose last line a kill cut short, that line: the next one would be glued to it."""
+    end = os.fstat(handle).st_size
+    while end:
+        start = max(0, end - BLOCK)
+        end = start + os.pread(handle, end - start, start).rfind(b"\n") + 1
+        if end > start:
+            break
+    os.ftruncate(handle, end)

@@ -20,9 +20,11 @@ SAMPLE: Final = 1024
 
 
 def sampled(tensor: Tensor, count: int = SAMPLE) -> Sampled:
-    """Of up to `count` elements at equal distances."""
+    """Of up to `count` elements at equal distances; of all where those are zeros: they may be one column of many."""
     flat = tensor.detach().reshape(-1)
     taken = flat[:: max(1, -(-flat.numel() // count))].float() if flat.numel() else flat.float()
+    if len(taken) < flat.numel() and not taken.any():
+        taken = flat.float()
     finite = taken.isfinite()
     bad, zeros = (int(each) for each in torch.stack(((~finite).sum(), (taken == 0).sum())).tolist())
     largest = float(taken[finite].abs().max()) if bad < len(taken) else 0.0

@@ -20,7 +20,6 @@ from samebits.parallel.collectives import gathered_integers
 from samebits.parallel.grid import Grid
 from samebits.parallel.world import World
 from samebits.records.durable import make_directory, only_writer
-from samebits.train import checkpoint
 from samebits.train.assessment import Assessment, assess, data_of, shape_of, words_of
 from samebits.train.configuration import comparable
 from samebits.train.contracts.teacher_logits import Form
@@ -29,7 +28,7 @@ from samebits.train.data_order import sequences_of
 from samebits.train.display import Screen, Silent
 from samebits.train.distill import LiveTeacher, StoredTeacher, Teacher, parts_of, teacher_digest
 from samebits.train.distill_configuration import DistillConfig
-from samebits.train.running import RefusedError, Summary, refuse_if_trained, run
+from samebits.train.running import RefusedError, Summary, refuse_if_trained, run, trained
 from samebits.train.teacher_store import TeacherStore, Tokens, is_store, sweep
 
 
@@ -113,7 +112,7 @@ def distill(
         raise RefusedError(prepared.assessment)
     if grid.tensor != 1:
         raise ValueError(f"distill: {grid.tensor} ranks share the weights; allowed: ranks that share lanes")
-    refuse_if_trained(folder, checkpoint.committed(folder) if folder.is_dir() else [], resume)
+    refuse_if_trained(folder, trained(folder), resume)
     screen = screen if screen is not None and grid.world.rank == 0 else Silent()
     teacher: Teacher = LiveTeacher(model=prepared.teacher)
     if prepared.store is not None:

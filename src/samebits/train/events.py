@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from samebits.model.json_file import parse_json
-from samebits.records.appending import append
+from samebits.records.appending import append, drop_torn_line
 from samebits.records.plain_file import open_plain
 
 NAME: Final = "events.jsonl"
 KINDS: Final = ("start", "step", "checkpoint", "alarm", "breach", "end")
-# What is read at once where the end of the last whole line is looked for.
-BLOCK: Final = 1 << 16
 
 
 class Events:
@@ -72,20 +70,10 @@ def opened(folder: Path) -> Iterator[Events]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ValueError(f"{folder}: another run is at work here; allowed: one at a time") from error
-        _drop_torn_line(handle)
+        drop_torn_line(handle)
         yield Events(handle, folder / NAME)
     finally:
         os.close(handle)
-
-
-def _drop_torn_line(handle: int) -> None:
-    end = os.fstat(handle).st_size
-    while end:
-        start = max(0, end - BLOCK)
-        end = start + os.pread(handle, end - start, start).rfind(b"\n") + 1
-        if end > start:
-            break
-    os.ftruncate(handle, end)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

@@ -5,12 +5,15 @@ Reads gradients and changes none. The file of fingerprints is appended to, a JSO
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from torch import Tensor
 
+from samebits.records.appending import append, drop_torn_line
+from samebits.records.plain_file import open_plain
 from samebits.trace.drift import Alarm, Drift, Sampled
 from samebits.trace.fingerprint import Fingerprint, fingerprint
 from samebits.trace.modules import sampled
@@ -61,8 +64,12 @@ def _whole(ranks: Ranks, gradients: Mapping[str, Tensor]) -> Mapping[str, Tensor
 
 def _append(path: Path, step: int, gradients: Mapping[str, Tensor]) -> None:
     documents = {name: fingerprint(gradient).document() for name, gradient in gradients.items()}
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"step": step, "gradients": documents}) + "\n")
+    handle = open_plain(path, os.O_RDWR | os.O_APPEND)
+    try:
+        drop_torn_line(handle)
+        append(handle, f"{json.dumps({'step': step, 'gradients': documents})}\n".encode(), path)
+    finally:
+        os.close(handle)
 
 
 def fingerprints(folder: Path) -> Iterator[tuple[int, dict[str, Fingerprint]]]:

@@ -28,6 +28,7 @@ from samebits.train.configuration import TrainConfig, comparable
 from samebits.train.data import Data
 from samebits.train.display import Screen, Shown, Silent
 from samebits.train.events import UNWRITTEN, Events, opened
+from samebits.train.manifest import MARKER
 from samebits.train.observing import Observing
 from samebits.train.plan_rules import check_counted
 from samebits.train.ranks import ranks_of
@@ -95,7 +96,7 @@ def run(
         raise RefusedError(assessment)
     for refusal in assessment.waived:
         screen.note(f"WAIVED {refusal}")
-    present = checkpoint.committed(folder) if folder.is_dir() else []
+    present = trained(folder)
     refuse_if_trained(folder, present, resume)
     model = model_of(config)
     kept = checkpoint.read(folder) if present else None
@@ -111,6 +112,13 @@ def run(
             trainer.restore(kept, tuple(allow_changes))
             del kept
         return _Run(trainer, folder, events, screen, assessment, traces).whole()
+
+
+def trained(folder: Path) -> list[int]:
+    """Steps that were committed, ascending, those that were damaged since among them: a marker is written last.
+
+    A damaged step is no reason to begin anew without a word; reading it names the damage."""
+    return sorted(int(path.parent.name[5:]) for path in folder.glob(f"step-{8 * '[0-9]'}/{MARKER}"))
 
 
 def refuse_if_trained(folder: Path, present: Sequence[int], resume: bool) -> None:

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from samebits.parity.run_diff import Comparison, Difference
 
 SCHEMA = "samebits.diff/1"
+PARTS = {
+    "sequences": "its sequences are others",
+    "forward": "the loss differs, so its forward pass, its sequences or the weights before it",
+    "backward": "its backward pass",
+    "norm": "the norm of the gradient",
+    "clipping": "the clipping",
+    "rate": "the learning rate",
+    "update": "its update",
+    "backward or update": "its backward pass or its update",
+    "breach": "a breach stopped one of them, or each for another reason",
+}
 
 
 def diff(
@@ -23,7 +34,8 @@ def diff(
 ) -> None:
     """Find the first step, block, operation and element at which two training runs part. Exit 1 where they do.
 
-    Gradients are compared at the steps of which both runs kept fingerprints (monitoring.fingerprint_steps).
+    Gradients are compared at the steps of which both runs kept fingerprints (monitoring.fingerprint_steps), updates
+    at those of which both kept a checkpoint (training.save_steps).
 
     Example: [bold]samebits diff runs/a runs/b[/bold]"""
     from samebits.parity.run_diff import compare
@@ -45,9 +57,11 @@ def lines(found: Comparison) -> Iterator[str]:
         yield f"{key}: {left} | {right} (should decide no bit)"
     if found.difference is None:
         yield f"the same bits: {found.steps} steps; gradients compared at {found.fingerprints} of them"
+        if found.last_steps[0] != found.last_steps[1]:
+            yield f"last steps: {found.last_steps[0]} | {found.last_steps[1]}; those of one run alone were not compared"
         return
-    yield f"they part at step {found.difference.step}"
-    yield from _place(found.difference)
+    yield f"they part at step {found.difference.step}: {PARTS[found.difference.part]}"
+    yield from _difference(found.difference)
     yield (
         f"promise broken: {found.promise}"
         if found.promise
@@ -55,14 +69,36 @@ def lines(found: Comparison) -> Iterator[str]:
     )
 
 
-def _place(difference: Difference) -> Iterator[str]:
+def _difference(difference: Difference) -> Iterator[str]:
     for name, (left, right) in difference.numbers.items():
         yield f"  {name}: {left!r} | {right!r}"
+    if difference.part in ("sequences", "forward"):
+        yield f"  weights before it: {_before(difference)}"
+    if not difference.gradients_compared:
+        yield "  gradients: not compared; needed: fingerprints of one model (monitoring.fingerprint_steps)"
+    elif difference.part in ("norm", "clipping", "rate", "update"):
+        yield "  gradients before clipping: the same bits"
+    yield from _place(difference)
+
+
+def _before(difference: Difference) -> str:
+    step = difference.step - 1
+    if difference.weights_before:
+        return f"equal, by the checkpoints of step {step}"
+    if not step:
+        return "those that the runs began with, of which nothing is kept"
+    return f"not compared; needed: checkpoints of step {step} on both sides (training.save_steps=1)"
+
+
+def _place(difference: Difference) -> Iterator[str]:
     place = difference.place
     if place is None:
-        yield "  not both runs have fingerprints of that step: set monitoring.fingerprint_steps to name the element"
+        return
+    if difference.part in ("sequences", "forward"):
+        # All that flows back is of another pass: the one that comes first is not where it began.
+        yield f"  gradients that differ, as a consequence: {place.weights_differing}"
         return
     index = ", ".join(map(str, place.element))
     bits = f"bits {place.flipped_bits} flipped" if place.flipped_bits else f"at most {place.elements} elements differ"
     yield f"  block {place.block}, {place.operation}: {place.weight}[{index}], {bits}"
-    yield f"  gradients that differ: {place.weights_differing}"
+    yield f"  {'weights' if 'update' in difference.part else 'gradients'} that differ: {place.weights_differing}"

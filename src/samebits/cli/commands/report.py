@@ -53,8 +53,10 @@ app.command("diagnose")(diff)
 
 def _written(run: Path, page: Path | None, evidence: bool) -> Path:
     from samebits.cli.run_page import render
+    from samebits.records.plain_file import refuse_unless_plain
 
     path = page or run / PAGE
+    refuse_unless_plain(path)
     text = render(run, with_evidence=evidence)
     beside = path.with_name(f"{path.name}.part")
     beside.write_text(text, encoding="utf-8")
