@@ -105,8 +105,9 @@ def _groups(weight: Tensor, format: Format) -> Tensor:
 def _plain_scale(x: Tensor, format: Format) -> tuple[Tensor, Tensor | None]:
     """float32 (N, groups): what ggml's reference takes, before it is stored."""
     if format.minimum:
-        least, most = x.amin(-1), x.amax(-1)
-        return (most - least) / format.most, least
+        # Of zeros of both signs the first, as in the loop of ggml; amin does not promise one of them.
+        least = x.gather(-1, x.argmin(-1, keepdim=True))[..., 0]
+        return (x.amax(-1) - least) / format.most, least
     if format.most == -format.least:
         return x.abs().amax(-1) / format.most, None
     # The number of the largest magnitude gets the code that only one sign has; the first of two.
