@@ -167,3 +167,14 @@ def test_what_flows_in_must_be_finite(small: Loaded) -> None:
         ValueError, match=r"what flows into model\.layers\.[01]\..* is not finite; allowed: finite numb"
     ):
         squares(model, sequences_of([TEXT], small.tokenizer, LENGTH), lambda _: None)
+
+
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.embed_tokens.weight"])
+def test_a_number_that_the_dtype_cannot_hold_is_refused(name: str, tmp_path: Path) -> None:
+    """Of weights that are not pruned too: they became infinite, and the command ended well."""
+    loaded = loaded_small()
+    loaded.model.weights[name] = loaded.model.weights[name] + 1e6
+    job = Job(source="small", loaded=loaded, method="magnitude", dtype="float16")
+    with pytest.raises(ValueError, match=rf"{name} has numbers that are not finite in float16; allowed: finite ones"):
+        prune(job, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

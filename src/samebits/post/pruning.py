@@ -109,10 +109,10 @@ def prune(job: Job, out: Path, shard_bytes: int = SHARD_BYTES, tell: Tell = sile
 def thin(job: Job, name: str) -> Tensor:
     """One weight as it will be stored. It is stored first and pruned then: what rounds to zero is counted."""
     weight = job.loaded.model.weights[name].detach().to(DTYPES[job.dtype])
+    if not bool(weight.isfinite().all()):
+        raise ValueError(f"prune: {name} has numbers that are not finite in {job.dtype}; allowed: finite ones")
     if not job.thinned(name):
         return weight
-    if not bool(weight.isfinite().all()):
-        raise ValueError(f"prune: {name} has numbers that are not finite; allowed: finite ones")
     squares = None
     if job.method == "wanda" and job.squares is not None:
         squares = job.squares[name]
