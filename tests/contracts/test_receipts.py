@@ -247,6 +247,46 @@ def test_a_level_is_shown_by_its_own_methods() -> None:
         replace(receipt(), level=4, method="draws")
 
 
+@pytest.mark.parametrize(("obligation", "level", "method"), [(WHOLE, 2, "examples"), ("C-OB1", 1, "types")])
+def test_no_line_speaks_for_all_obligations_but_of_types(
+    tmp_path: Path, obligation: str, level: int, method: str
+) -> None:
+    """It would count for each of them, and no run would ever give it again."""
+    forged = receipt()
+    for name, value in (("obligation", obligation), ("level", level), ("method", method)):
+        object.__setattr__(forged, name, value)
+    Store(tmp_path).write([forged])
+    with pytest.raises(ReceiptError, match=rf"c\.jsonl:2: no receipt: level {level} is shown for .*; allowed: "):
+        Store(tmp_path).look("c")
+
+
+def test_what_no_run_gives_counts_for_nothing(own: Path) -> None:
+    """The receipts of one backend under the name of two, or of one that there is not."""
+    known, standing = found(own)
+    honest = next(each.receipt for each in standing[NAME].receipts if each.receipt.level == 2)
+    for backend in ("cpu, triton", "tpu"):
+        forged = replace(honest, backend=backend)
+        facts = Present(known).facts(known[NAME], honest.obligation, backend, "examples")
+        forged = replace(forged, sources=dict(facts.sources), where=dict(facts.where))
+        assert not compared(forged, Present(known).of(forged)).counts
+
+
+def test_a_line_that_stands_there_twice_is_one_receipt(own: Path) -> None:
+    path, lines = lines_of(own)
+    before = found(own)[1][NAME].here("cpu")
+    path.write_text("\n".join(lines + lines) + "\n")
+    assert found(own)[1][NAME].here("cpu") == before
+
+
+def test_a_receipt_that_says_it_takes_long_is_told(own: Path) -> None:
+    """A forger writes how long a run takes, too: one that is never drawn must not look replayed."""
+    done = samebits(
+        "contract", "replay", NAME, "--components", "components", "--receipts", "receipts", "--seconds", "0.5", cwd=own
+    )
+    assert done.returncode == 3, done
+    assert "never drawn, for they say that they take longer than 0.5 s: 12 receipts" in done.stdout
+
+
 def test_a_newer_receipt_takes_the_place_of_an_older_of_its_machine(tmp_path: Path) -> None:
     store, arm = Store(tmp_path), {"architecture": "aarch64", "processor": "N1", "torch": "2"}
     store.write([receipt(), replace(receipt(), where=arm)])
@@ -284,6 +324,8 @@ def test_an_older_schema_counts_for_nothing(tmp_path: Path) -> None:
         ("[1]", "no receipt"),
         ("[" * 100_000, "no receipt"),
         ('{"schema": "samebits.receipt/2"}', "'where'"),
+        ('{"schema": "samebits.receipt/2", "where": "w"}', "where is 'w'; allowed: a name that a line above gives"),
+        ('{"holds": false, "holds": true}', "key 'holds' is there twice"),
         ('{"facts": {}}', "where and facts must be"),
         ('{"where": ["w"], "facts": {}}', "where and facts must be"),
         ('{"where": "w", "facts": [1]}', "where and facts must be"),

@@ -54,6 +54,8 @@ def replay(
     found = {name: each for name, each in standing.items() if name in wanted}
     listed = candidates(known, [one for each in found.values() for one in each.receipts])
     edited = [line for each in found.values() for line in each.false]
+    # How long one takes is its own word: what is never drawn for that reason must not look replayed.
+    too_long = [str(receipt) for each in listed if each.seconds > seconds for receipt in each.receipts]
     done: list[Replay] = []
     with progress("replaying") as tell:
         for each in run_again(sampled(listed, seed, sample, seconds), known, seconds):
@@ -68,6 +70,7 @@ def replay(
                 "seed": seed,
                 "can_run_here": len(listed),
                 "false": false,
+                "too_long": too_long,
                 "replayed": [
                     {
                         "receipt": str(each.receipt),
@@ -87,6 +90,8 @@ def replay(
             f"{len(done)} receipts replayed of {sum(len(each.receipts) for each in listed)} that can run here, "
             f"seed {seed}: {len(false)} false, {len(unjudged)} could not be judged"
         )
+        if too_long:
+            print(f"never drawn, for they say that they take longer than {seconds:g} s: {len(too_long)} receipts")
     raise typer.Exit(1 if false else 3 if unjudged or not done else 0)
 
 
