@@ -129,6 +129,13 @@ def test_a_deleted_receipt_lowers_the_level(own: Path, monkeypatch: pytest.Monke
     assert listed == ["cpu: could not be judged: level 3: no receipt that counts"]
 
 
+def test_a_contract_is_called_as_its_folder(own: Path) -> None:
+    path = own / "components" / NAME / "contract.yaml"
+    path.write_text(path.read_text().replace(f"contract: {NAME}", "contract: softmax", 1))
+    done = samebits("contract", "status", "--components", "components", "--receipts", "receipts", cwd=own)
+    assert done.returncode == 2 and f"contract is 'softmax'; allowed: '{NAME}', as its folder" in done.stderr, done
+
+
 def test_no_receipts_is_no_pass(own: Path) -> None:
     known = components(own / "components", "components")
     standing = standings(known, Store(own / "nowhere"))

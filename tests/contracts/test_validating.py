@@ -81,6 +81,12 @@ DEEP = {
     "no function": (f"{FAULTS}:loses_the_last_tile", "math:pi", "SM-MU2", "math:pi is float; a function"),
     "no predicate": ("properties:keeps_order", "properties:keeps_odour", "SM-OB3", "does not exist"),
     "mutant is subject": (f"{FAULTS}:quick_reciprocal", "samebits.ops:softmax", "SM-MU8", "is its subject itself"),
+    "reference is subject": (
+        f"{COMPONENT}.reference:softmax64",
+        "samebits.ops:softmax",
+        "SM-EQ1",
+        "is the subject SM-S1",
+    ),
 }
 
 

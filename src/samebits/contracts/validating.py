@@ -124,8 +124,8 @@ def _connections(loaded: Sequence[_Loaded], known: set[str]) -> Iterator[Problem
 
 
 def _objects(each: _Loaded, trusted: tuple[Path, ...] | None) -> Iterator[Problem]:
-    """Every object that is named exists and can be called; no mutant is its subject."""
-    contract, subjects = each.contract, dict[str, Any]()
+    """Every object that is named exists and can be called; no mutant is its subject, and no reference is one."""
+    contract, subjects, references = each.contract, dict[str, Any](), dict[str, Any]()
     for section, identifier, target in named_objects(contract):
         if trusted is not None and (said := refusal(target, trusted)):
             yield each.problem(section, identifier, said)
@@ -137,8 +137,13 @@ def _objects(each: _Loaded, trusted: tuple[Path, ...] | None) -> Iterator[Proble
             continue
         if not callable(found):
             yield each.problem(section, identifier, f"{target} is {type(found).__name__}; a function is needed")
+        if section == "equations":
+            references[identifier] = found
         if section == "subjects":
             subjects[identifier] = found
+            if references.get(equation := contract.subjects[identifier].equation) is found:
+                message = f"{target} is the subject {identifier} itself; a reference must be written apart from it"
+                yield each.problem("equations", equation, message)
         if section == "mutants" and subjects.get(contract.mutants[identifier].of) is found:
             yield each.problem(section, identifier, f"{target} is its subject itself; a mutant must differ from it")
 
