@@ -113,6 +113,16 @@ def test_collecting_stale_receipts_leaves_those_that_count(own: Path) -> None:
     assert (own / "old" / f"{NAME}.jsonl").read_bytes() == before
 
 
+def test_collecting_unsays_no_refutation(own: Path) -> None:
+    theirs = Store(own / "receipts").read(NAME)
+    refuting = next(each for each in theirs if each.obligation == "SQ-OB106" and each.level == 3)
+    Store(own / "here").write([replace(refuting, holds=False, detail="inf")])
+    ran = samebits("contract", "collect", "receipts", "--components", "components", "--receipts", "here", cwd=own)
+    assert ran.returncode == 0 and f"; 1 left that hold where one here does not: {refuting}" in ran.stdout, ran
+    found_here = standings(components(own / "components", "components"), Store(own / "here"))[NAME]
+    assert found_here.verdict("cpu") == "does not hold" and len(found_here.receipts) == len(theirs)
+
+
 def lines_of(own: Path) -> tuple[Path, list[str]]:
     path = own / "receipts" / f"{NAME}.jsonl"
     return path, path.read_text().splitlines()

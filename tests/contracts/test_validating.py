@@ -65,6 +65,14 @@ def test_names_prefixes_and_ids_stand_once(tmp_path: Path) -> None:
     assert validate([tmp_path / "a", first, tmp_path / "a"]) == []
 
 
+def test_a_list_names_each_thing_once(tmp_path: Path) -> None:
+    """Else a fault that is killed once would be counted twice."""
+    path = component(tmp_path, "softmax", SOFTMAX.replace("mutants: [SM-MU1", "mutants: [SM-MU1, SM-MU1", 1))
+    (problem,) = validate([path])
+    assert (problem.id, problem.message) == ("SM-OB1", "mutants names 'SM-MU1' twice")
+    assert problem.line == line_of(path, "  SM-OB1:")
+
+
 def test_dependencies_lead_somewhere_and_not_back(tmp_path: Path) -> None:
     first = component(tmp_path, "a", renamed("a", "AA", "nowhere"))
     assert [str(each) for each in validate([first])] == [f"{first}:6: depends_on names 'nowhere', which is no contract"]

@@ -181,5 +181,5 @@ def folder_digest(folder: Path) -> str:
         if _CONTRACT.fullmatch(path.stem) is None:
             # A name with a line break in it would read like the digest of another file.
             raise ValueError(f"{folder}: {path.name!r} is no contract's file; allowed: small letters, digits and _")
-        whole.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        whole.update(f"{path.name} {hashlib.sha256(read_plain(path, MOST_BYTES)).hexdigest()}\n".encode())
     return whole.hexdigest()

@@ -72,6 +72,7 @@ def validate(
         except ContractError as error:
             problems.append(_problem_of(error, file))
     problems += _repeated(loaded)
+    problems += [problem for each in loaded for problem in _named_twice(each)]
     problems += _connections(loaded, set(known))
     if deep:
         problems += [problem for each in loaded for problem in _objects(each, folders)]
@@ -110,6 +111,16 @@ def _repeated(loaded: Sequence[_Loaded]) -> Iterator[Problem]:
             before = first.setdefault((word, name), contract.path)
             if before != contract.path:
                 yield each.problem(section, identifier, f"{word} {name!r} is in {before} as well")
+
+
+def _named_twice(each: _Loaded) -> Iterator[Problem]:
+    """A list that names one thing twice counts it twice: faults that were killed, receipts of a proof."""
+    for section, keys in (("obligations", ("tests", "mutants")), ("proofs", ("obligations", "backends"))):
+        for identifier, entry in getattr(each.contract, section).items():
+            for key in keys:
+                names = list(getattr(entry, key))
+                for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+                    yield each.problem(section, identifier, f"{key} names {name!r} twice")
 
 
 def _connections(loaded: Sequence[_Loaded], known: set[str]) -> Iterator[Problem]:

@@ -102,7 +102,7 @@ def collect(
 ) -> None:
     """Take over receipts of another machine; edited ones are refused. Example: [bold]contract collect h200[/bold]
 
-    A receipt here that counts stays where the other's is stale."""
+    A receipt here that counts stays where the other's is stale, and one that does not hold where the other's does."""
     from samebits.checker.present import Present
     from samebits.contracts.receipts import compared
 
@@ -118,14 +118,21 @@ def collect(
 
     def better(receipt: Receipt) -> bool:
         held = ours.get(receipt.key)
-        if held is None or compared(receipt, present.of(receipt)).counts:
+        if held is None or not compared(held, present.of(held)).counts:
             return True
-        return not compared(held, present.of(held)).counts
+        return compared(receipt, present.of(receipt)).counts and not refuted(receipt)
 
-    taken = [receipt for receipt in given if better(receipt)]
+    def refuted(receipt: Receipt) -> bool:
+        """What was found here is not unsaid by the same machine elsewhere: only a run here takes its place."""
+        held = ours.get(receipt.key)
+        return held is not None and not held.holds and receipt.holds and compared(held, present.of(held)).counts
+
+    taken, against = [each for each in given if better(each)], [each for each in given if refuted(each)]
     store.write(taken)
     machines = ", ".join(dict.fromkeys(receipt.machine for receipt in given))
-    stayed = f"; {len(given) - len(taken)} stale ones left where newer ones count" if len(taken) < len(given) else ""
+    stale = len(given) - len(taken) - len(against)
+    stayed = f"; {stale} stale ones left where newer ones count" if stale else ""
+    stayed += f"; {len(against)} left that hold where one here does not: {against[0]}" if against else ""
     print(f"{len(taken)} receipts of {machines} taken over into {store.folder}{stayed}")
 
 
