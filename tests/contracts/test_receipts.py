@@ -215,6 +215,26 @@ def test_a_changed_kernel_makes_receipts_and_dependents_stale(own: Path) -> None
     assert f"dependencies: {NAME} changed" in standing[DEPENDENT].stale("cpu")
 
 
+@pytest.mark.parametrize("place", ["components", f"components/{NAME}/inner"])
+def test_a_package_around_the_kernel_is_part_of_it(own: Path, place: str) -> None:
+    """Planted: what the kernel calls is replaced when a package that it lies in is imported."""
+    folder = own / "components" / NAME
+    (folder / "inner").mkdir()
+    (folder / "inner" / "__init__.py").write_text("")
+    (own / "components" / "__init__.py").write_text("")
+    (folder / "inner" / "kernel.py").write_text((folder / "__init__.py").read_text())
+    (folder / "__init__.py").write_text(f"from components.{NAME}.inner.kernel import {NAME} as {NAME}\n")
+    path, subject = folder / "contract.yaml", f'object: "components.{NAME}:{NAME}"'
+    assert subject in path.read_text()
+    path.write_text(path.read_text().replace(subject, f'object: "components.{NAME}.inner.kernel:{NAME}"'))
+    known = components(own / "components", "components")
+    Store(own / "receipts").write(made_up(known[NAME], Present(known), (2,)))
+    assert found(own)[1][NAME].here("cpu")[0] == 4
+    (own / place / "__init__.py").write_text("import torch\ntorch.where = None\n")
+    assert found(own)[1][NAME].here("cpu")[0] == 0
+    assert "kernel: the code of the kernel changed" in found(own)[1][NAME].stale("cpu")
+
+
 def test_a_comment_a_docstring_and_a_line_break_void_nothing(own: Path) -> None:
     kernel = own / "components" / NAME / "__init__.py"
     text = kernel.read_text()
