@@ -32,6 +32,7 @@ from samebits.checker.adversary.layouts import joined, laid_out
 from samebits.checker.adversary.nearness import any_order, one_sided
 from samebits.checker.adversary.pool import KINDS, MIXED, kinds_of
 from samebits.checker.adversary.situations import THREADS, threads_near
+from samebits.checker.adversary.sizes import LARGE, REMAINDERS
 from samebits.checker.adversary.stranger_process import fork_for
 from samebits.checker.adversary.trial import Trial, arrangement, parse_trial
 from samebits.checker.targets import OPERATORS, find_spec
@@ -52,6 +53,33 @@ def test_a_planted_fault_is_caught(target: str, like: str) -> None:
     assert report.verdict is Verdict.DOES_NOT_HOLD, report.notes
     (finding,) = report.findings
     assert finding.reproduce.startswith(f"samebits check {target} --like {like} ")
+
+
+@pytest.mark.parametrize(
+    ("fault", "case"),
+    [
+        ("weight_gradient_without_the_last_row", "65x2x1 rows=normal pick=n1 requires=b"),
+        ("input_gradient_beside_a_silent_row", "8x67x12 pick=n1z3 requires=a"),
+        ("split_for_rows_far_apart", "28x67x12 layouts=a:w"),
+        ("forgets_the_last_product_of_one_remainder", "5x663x3 rows=normal"),
+    ],
+)
+def test_one_case_shows_what_is_seldom(fault: str, case: str) -> None:
+    """A sum over rows beside its exact value, rows into which nothing flows, wide strides, an odd remainder."""
+    (found,) = sb.check(f"{MATMUL}:{fault}", "matmul", case=case).findings
+    assert found.verdict is Verdict.DOES_NOT_HOLD, found.detail
+    (healthy,) = sb.check(f"{FOLDER / 'sound.py'}:matmul_with_its_own_backward", "matmul", case=case).findings
+    assert healthy.verdict is Verdict.HOLDS, healthy.detail
+
+
+def test_refusing_gradients_is_a_limit() -> None:
+    report = checked(f"{FOLDER / 'sound.py'}:matmul_without_gradients", "matmul", seconds=2.0)
+    assert report.verdict is Verdict.HOLDS, report.findings
+    assert any("it takes no argument that requires one: raised RuntimeError" in note for note in report.notes)
+
+
+def test_every_remainder_by_sixteen_is_among_the_long_sizes() -> None:
+    assert {size % 16 for size in (*LARGE, *REMAINDERS) if size > 256} == set(range(16))
 
 
 def test_rows_in_two_axes_are_asked_of_a_function_that_counts_axes() -> None:
@@ -414,7 +442,7 @@ def test_rows_are_picked_as_said() -> None:
     assert set(kinds_of("mixed", 1)) <= {*KINDS, "wide"} and len(kinds_of("mixed", 10**9)) == 6
 
 
-@pytest.mark.parametrize(("letter", "offset"), list(itertools.product("cpsrtvgj", (0, 1, 7))))
+@pytest.mark.parametrize(("letter", "offset"), list(itertools.product("cpsrtvgjw", (0, 1, 7))))
 def test_a_layout_changes_no_number(letter: str, offset: int) -> None:
     for shape in ((5,), (4, 3), (2, 3, 4)):
         values = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)

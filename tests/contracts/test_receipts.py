@@ -113,6 +113,16 @@ def test_collecting_stale_receipts_leaves_those_that_count(own: Path) -> None:
     assert (own / "old" / f"{NAME}.jsonl").read_bytes() == before
 
 
+def test_collecting_unsays_no_refutation(own: Path) -> None:
+    theirs = Store(own / "receipts").read(NAME)
+    refuting = next(each for each in theirs if each.obligation == "SQ-OB106" and each.level == 3)
+    Store(own / "here").write([replace(refuting, holds=False, detail="inf")])
+    ran = samebits("contract", "collect", "receipts", "--components", "components", "--receipts", "here", cwd=own)
+    assert ran.returncode == 0 and f"; 1 left that hold where one here does not: {refuting}" in ran.stdout, ran
+    found_here = standings(components(own / "components", "components"), Store(own / "here"))[NAME]
+    assert found_here.verdict("cpu") == "does not hold" and len(found_here.receipts) == len(theirs)
+
+
 def lines_of(own: Path) -> tuple[Path, list[str]]:
     path = own / "receipts" / f"{NAME}.jsonl"
     return path, path.read_text().splitlines()
@@ -127,6 +137,13 @@ def test_a_deleted_receipt_lowers_the_level(own: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(own)
     listed = [each.what for each in holes({NAME: known[NAME]}, standing)]
     assert listed == ["cpu: could not be judged: level 3: no receipt that counts"]
+
+
+def test_a_contract_is_called_as_its_folder(own: Path) -> None:
+    path = own / "components" / NAME / "contract.yaml"
+    path.write_text(path.read_text().replace(f"contract: {NAME}", "contract: softmax", 1))
+    done = samebits("contract", "status", "--components", "components", "--receipts", "receipts", cwd=own)
+    assert done.returncode == 2 and f"contract is 'softmax'; allowed: '{NAME}', as its folder" in done.stderr, done
 
 
 def test_no_receipts_is_no_pass(own: Path) -> None:
@@ -198,6 +215,26 @@ def test_a_changed_kernel_makes_receipts_and_dependents_stale(own: Path) -> None
     assert f"dependencies: {NAME} changed" in standing[DEPENDENT].stale("cpu")
 
 
+@pytest.mark.parametrize("place", ["components", f"components/{NAME}/inner"])
+def test_a_package_around_the_kernel_is_part_of_it(own: Path, place: str) -> None:
+    """Planted: what the kernel calls is replaced when a package that it lies in is imported."""
+    folder = own / "components" / NAME
+    (folder / "inner").mkdir()
+    (folder / "inner" / "__init__.py").write_text("")
+    (own / "components" / "__init__.py").write_text("")
+    (folder / "inner" / "kernel.py").write_text((folder / "__init__.py").read_text())
+    (folder / "__init__.py").write_text(f"from components.{NAME}.inner.kernel import {NAME} as {NAME}\n")
+    path, subject = folder / "contract.yaml", f'object: "components.{NAME}:{NAME}"'
+    assert subject in path.read_text()
+    path.write_text(path.read_text().replace(subject, f'object: "components.{NAME}.inner.kernel:{NAME}"'))
+    known = components(own / "components", "components")
+    Store(own / "receipts").write(made_up(known[NAME], Present(known), (2,)))
+    assert found(own)[1][NAME].here("cpu")[0] == 4
+    (own / place / "__init__.py").write_text("import torch\ntorch.where = None\n")
+    assert found(own)[1][NAME].here("cpu")[0] == 0
+    assert "kernel: the code of the kernel changed" in found(own)[1][NAME].stale("cpu")
+
+
 def test_a_comment_a_docstring_and_a_line_break_void_nothing(own: Path) -> None:
     kernel = own / "components" / NAME / "__init__.py"
     text = kernel.read_text()
@@ -247,6 +284,46 @@ def test_a_level_is_shown_by_its_own_methods() -> None:
         replace(receipt(), level=4, method="draws")
 
 
+@pytest.mark.parametrize(("obligation", "level", "method"), [(WHOLE, 2, "examples"), ("C-OB1", 1, "types")])
+def test_no_line_speaks_for_all_obligations_but_of_types(
+    tmp_path: Path, obligation: str, level: int, method: str
+) -> None:
+    """It would count for each of them, and no run would ever give it again."""
+    forged = receipt()
+    for name, value in (("obligation", obligation), ("level", level), ("method", method)):
+        object.__setattr__(forged, name, value)
+    Store(tmp_path).write([forged])
+    with pytest.raises(ReceiptError, match=rf"c\.jsonl:2: no receipt: level {level} is shown for .*; allowed: "):
+        Store(tmp_path).look("c")
+
+
+def test_what_no_run_gives_counts_for_nothing(own: Path) -> None:
+    """The receipts of one backend under the name of two, or of one that there is not."""
+    known, standing = found(own)
+    honest = next(each.receipt for each in standing[NAME].receipts if each.receipt.level == 2)
+    for backend in ("cpu, triton", "tpu"):
+        forged = replace(honest, backend=backend)
+        facts = Present(known).facts(known[NAME], honest.obligation, backend, "examples")
+        forged = replace(forged, sources=dict(facts.sources), where=dict(facts.where))
+        assert not compared(forged, Present(known).of(forged)).counts
+
+
+def test_a_line_that_stands_there_twice_is_one_receipt(own: Path) -> None:
+    path, lines = lines_of(own)
+    before = found(own)[1][NAME].here("cpu")
+    path.write_text("\n".join(lines + lines) + "\n")
+    assert found(own)[1][NAME].here("cpu") == before
+
+
+def test_a_receipt_that_says_it_takes_long_is_told(own: Path) -> None:
+    """A forger writes how long a run takes, too: one that is never drawn must not look replayed."""
+    done = samebits(
+        "contract", "replay", NAME, "--components", "components", "--receipts", "receipts", "--seconds", "0.5", cwd=own
+    )
+    assert done.returncode == 3, done
+    assert "never drawn, for they say that they take longer than 0.5 s: 12 receipts" in done.stdout
+
+
 def test_a_newer_receipt_takes_the_place_of_an_older_of_its_machine(tmp_path: Path) -> None:
     store, arm = Store(tmp_path), {"architecture": "aarch64", "processor": "N1", "torch": "2"}
     store.write([receipt(), replace(receipt(), where=arm)])
@@ -284,6 +361,8 @@ def test_an_older_schema_counts_for_nothing(tmp_path: Path) -> None:
         ("[1]", "no receipt"),
         ("[" * 100_000, "no receipt"),
         ('{"schema": "samebits.receipt/2"}', "'where'"),
+        ('{"schema": "samebits.receipt/2", "where": "w"}', "where is 'w'; allowed: a name that a line above gives"),
+        ('{"holds": false, "holds": true}', "key 'holds' is there twice"),
         ('{"facts": {}}', "where and facts must be"),
         ('{"where": ["w"], "facts": {}}', "where and facts must be"),
         ('{"where": "w", "facts": [1]}', "where and facts must be"),

@@ -75,8 +75,21 @@ def test_what_a_replay_may_say() -> None:
 
     run, proof = receipt("examples"), receipt("dag")
     assert judged(run, [run])[0] == "reproduced" and judged(run, ["no library"])[0] == "could not be judged"
-    for change in ({"result": "0" * 64}, {"holds": False}, {"calls": 1}, {"planted": 7}, {"killed": {}}):
+    for change in (
+        {"result": "0" * 64},
+        {"holds": False},
+        {"calls": 1},
+        {"planted": 7},
+        {"killed": {}},
+        {"by": "another"},
+        {"cases": 10**9},
+        {"classes": {**run.classes, "normal": 10**9}},
+    ):
         assert judged(run, [replace(run, **change)])[0] == FALSE, change  # type: ignore[arg-type]
+    # Elsewhere there may be more launches to compare; which recipes were met is the same anywhere.
+    elsewhere = replace(run, where={**run.where, "processor": "another"})
+    assert judged(elsewhere, [replace(run, cases=1)])[0] == "reproduced"
+    assert judged(elsewhere, [replace(run, classes={**run.classes, "random_bits": 1})])[0] == FALSE
     assert judged(proof, [replace(proof, result="0" * 64)])[0] == FALSE
     assert judged(run, [])[0] == FALSE
 

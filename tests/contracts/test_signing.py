@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from samebits.contracts import signing
 from samebits.contracts.signing import sign, verify
+from samebits.contracts.store import folder_digest
 from samebits.records.report import UnjudgedError
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="signatures need ssh-keygen")
@@ -68,6 +70,12 @@ def test_one_file_named_like_two_is_refused(tmp_path: Path) -> None:
     (tmp_path / "softmax.jsonl").rename(tmp_path / f"gelu.jsonl {gone}\nsoftmax.jsonl")
     with pytest.raises(ValueError, match="is no contract's file; allowed: small letters, digits and _"):
         verify(tmp_path, tmp_path / "signers")
+
+
+def test_a_pipe_among_the_receipts_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "softmax.jsonl")
+    with pytest.raises(ValueError, match=r"softmax\.jsonl: is .*; allowed: a plain file"):
+        folder_digest(tmp_path)
 
 
 def test_what_cannot_be_done_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,14 @@ def test_names_prefixes_and_ids_stand_once(tmp_path: Path) -> None:
     assert validate([tmp_path / "a", first, tmp_path / "a"]) == []
 
 
+def test_a_list_names_each_thing_once(tmp_path: Path) -> None:
+    """Else a fault that is killed once would be counted twice."""
+    path = component(tmp_path, "softmax", SOFTMAX.replace("mutants: [SM-MU1", "mutants: [SM-MU1, SM-MU1", 1))
+    (problem,) = validate([path])
+    assert (problem.id, problem.message) == ("SM-OB1", "mutants names 'SM-MU1' twice")
+    assert problem.line == line_of(path, "  SM-OB1:")
+
+
 def test_dependencies_lead_somewhere_and_not_back(tmp_path: Path) -> None:
     first = component(tmp_path, "a", renamed("a", "AA", "nowhere"))
     assert [str(each) for each in validate([first])] == [f"{first}:6: depends_on names 'nowhere', which is no contract"]
@@ -81,6 +89,12 @@ DEEP = {
     "no function": (f"{FAULTS}:loses_the_last_tile", "math:pi", "SM-MU2", "math:pi is float; a function"),
     "no predicate": ("properties:keeps_order", "properties:keeps_odour", "SM-OB3", "does not exist"),
     "mutant is subject": (f"{FAULTS}:quick_reciprocal", "samebits.ops:softmax", "SM-MU8", "is its subject itself"),
+    "reference is subject": (
+        f"{COMPONENT}.reference:softmax64",
+        "samebits.ops:softmax",
+        "SM-EQ1",
+        "is the subject SM-S1",
+    ),
 }
 
 

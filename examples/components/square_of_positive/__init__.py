@@ -15,4 +15,6 @@ def square_of_positive(x: Tensor) -> Tensor:
         raise ValueError(f"square_of_positive: x has dtype {x.dtype}; allowed: floating point")
     wide = x.float()
     # Not clamp: of -0 it makes +0 or -0, by where in memory the number lies, and the gradient shows which.
-    return torch.where(wide <= 0, 0.0, wide).square().to(x.dtype)
+    positive = torch.where(wide <= 0, 0.0, wide)
+    # Not square(): its gradient makes 2 x first, which is infinite for the largest x whatever flows in.
+    return (positive * positive).to(x.dtype)

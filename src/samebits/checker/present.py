@@ -12,6 +12,7 @@ from typing import Final
 from samebits import native
 from samebits.checker import environment
 from samebits.checker.source_facts import RUNNING, SHORT, SourceFacts
+from samebits.contracts.ladder import backends_of
 from samebits.contracts.language import ProofEntry
 from samebits.contracts.receipts import WHOLE, Facts, Receipt
 from samebits.contracts.registry import Component
@@ -71,10 +72,13 @@ class Present:
         component = self.components[receipt.contract]
         contract = component.contract()
         architecture = receipt.where.get("architecture", "")
-        if receipt.obligation == WHOLE:
-            return self.facts(component, WHOLE, receipt.backend, "types", architecture=architecture)
-        if receipt.obligation not in contract.obligations:
+        whole = receipt.obligation == WHOLE
+        if not whole and receipt.obligation not in contract.obligations:
             return None
+        if receipt.backend not in (contract.backends if whole else backends_of(contract, receipt.obligation)):
+            return None
+        if whole:
+            return self.facts(component, WHOLE, receipt.backend, "types", architecture=architecture)
         entry = None
         if receipt.level == 4:
             declared = contract.proofs_of(receipt.obligation, receipt.backend).values()

@@ -122,11 +122,17 @@ def judged(receipt: Receipt, again: Sequence[Receipt | str]) -> tuple[str, str]:
 
 
 def _difference(receipt: Receipt, again: Receipt) -> str:
-    for name in ("holds", "calls", "planted", "bound", "result"):
+    names = ["by", "holds", "calls", "planted", "bound", "result"]
+    if receipt.where == again.where:
+        # How many launches there are to compare is the machine's own.
+        names += ["cases", "classes"]
+    for name in names:
         stated, found = getattr(receipt, name), getattr(again, name)
         if stated != found:
             stated, found = (str(each)[:12] if name == "result" else each for each in (stated, found))
             return f"{name} is {stated} in the receipt and {found} in a run here"
-    if sorted(receipt.killed) != sorted(again.killed):
-        return f"killed {', '.join(sorted(receipt.killed))} in the receipt and {', '.join(sorted(again.killed))} here"
+    for name in ("killed", "classes"):
+        listed, met = (", ".join(sorted(getattr(each, name))) or "none" for each in (receipt, again))
+        if listed != met:
+            return f"{name} {listed} in the receipt and {met} here"
     return ""

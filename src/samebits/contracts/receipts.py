@@ -88,6 +88,10 @@ class Receipt:
         if self.method not in METHODS.get(self.level, ()):
             allowed = ", ".join(METHODS.get(self.level, ("nothing",)))
             raise ValueError(f"level {self.level} is not shown by {self.method!r}; allowed: {allowed}")
+        # Else one line would speak for every obligation at once, and no run would ever give it again.
+        if (self.obligation == WHOLE) != (self.level == 1):
+            allowed = repr(WHOLE) if self.level == 1 else "one obligation"
+            raise ValueError(f"level {self.level} is shown for {self.obligation!r}; allowed: {allowed}")
 
     @property
     def machine(self) -> str:

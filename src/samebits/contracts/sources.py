@@ -16,6 +16,7 @@ from typing import Final
 
 from samebits.contracts.language import Contract
 from samebits.contracts.source_text import CPP, PYTHON, absolute, source_text
+from samebits.native.sources import PACKAGE
 
 CONTRACT_FILE: Final = "contract.yaml"
 KERNELS: Final = ("cpu_kernel.py", "triton_kernel.py")
@@ -87,6 +88,7 @@ class Tree:
         top = base.partition(".")[0]
         if top not in self.packages:
             return
+        yield from self._around(base.split("."), inner=bool(attribute))
         place = self.packages[top].joinpath(*base.split("."))
         inner = place / attribute
         if attribute and inner.with_suffix(".py").is_file():
@@ -98,6 +100,16 @@ class Tree:
         # A top-level package only hands on what lies in it.
         elif base != top and (place / "__init__.py").is_file():
             yield place / "__init__.py"
+
+    def _around(self, parts: list[str], *, inner: bool) -> Iterator[Path]:
+        """The packages that a module lies in, whose code runs before its own. Those of samebits only hand on what lies
+        in them; of anyone else's nobody knows."""
+        if parts[0] == PACKAGE.name:
+            return
+        for count in range(1, len(parts) + inner):
+            package = self.packages[parts[0]].joinpath(*parts[:count]) / "__init__.py"
+            if package.is_file():
+                yield package
 
     def _neighbours(self, file: Path) -> Iterator[Path]:
         root = next((each for each in self.packages.values() if file.is_relative_to(each)), file.parent)

@@ -50,7 +50,7 @@ class Store:
 
     def look(self, contract: str) -> Shelf:
         """Everything in a contract's file; an empty shelf where nothing was run. A line that is no receipt raises."""
-        receipts, false, outdated = list[Receipt](), list[str](), 0
+        receipts, false, outdated = dict[str, Receipt](), list[str](), 0
         shared: dict[str, dict[str, str]] = {}
         for where, document in self._lines(contract):
             if "facts" in document:
@@ -66,8 +66,8 @@ class Store:
                     # What holds for all of one contract's code, its types, would else count for any other's.
                     false.append(f"{where}: {receipt}: speaks about {receipt.contract!r}; allowed: {contract!r}")
                 else:
-                    receipts.append(receipt)
-        return Shelf(receipts=tuple(receipts), false=tuple(false), outdated=outdated)
+                    receipts[stated] = receipt  # a line that stands there twice is one receipt
+        return Shelf(receipts=tuple(receipts.values()), false=tuple(false), outdated=outdated)
 
     def read(self, contract: str) -> list[Receipt]:
         """The receipts of a contract; a false line is a ReceiptError."""
@@ -98,7 +98,7 @@ class Store:
             if not line:
                 continue
             try:
-                document = json.loads(line)
+                document = json.loads(line, object_pairs_hook=_once)
             except (ValueError, RecursionError) as error:
                 raise ReceiptError(f"{where}: no receipt: {error}") from error
             if not isinstance(document, dict):
@@ -116,6 +116,15 @@ class Store:
             path = self.folder / f"{contract}{SUFFIX}"
             lines = "\n".join(_file([kept[key] for key in sorted(kept)]))
             put_in_one_move(path, f"{lines}\n".encode())
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping of a line. A reader sees the first of two equal keys and a parser takes the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)[:40]!r} is there twice")
+    return found
 
 
 def _file(receipts: Iterable[Receipt]) -> Iterator[str]:
@@ -141,7 +150,10 @@ def _share(document: dict[str, Any], shared: dict[str, dict[str, str]], where: s
 
 def _receipt(document: dict[str, Any], shared: dict[str, dict[str, str]], where: str) -> Receipt:
     try:
-        whole = {**document, "where": shared[document["where"]]}
+        named = document["where"]
+        if named not in shared:
+            raise ValueError(f"where is {str(named)[:40]!r}; allowed: a name that a line above gives to its facts")
+        whole = {**document, "where": shared[named]}
         for name, kind in get_type_hints(Receipt).items():
             if name in whole and not _fits(whole[name], kind):
                 raise TypeError(f"{name} is {str(whole[name])[:40]!r}; allowed: {getattr(kind, '__name__', kind)}")
@@ -169,5 +181,5 @@ def folder_digest(folder: Path) -> str:
         if _CONTRACT.fullmatch(path.stem) is None:
             # A name with a line break in it would read like the digest of another file.
             raise ValueError(f"{folder}: {path.name!r} is no contract's file; allowed: small letters, digits and _")
-        whole.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        whole.update(f"{path.name} {hashlib.sha256(read_plain(path, MOST_BYTES)).hexdigest()}\n".encode())
     return whole.hexdigest()

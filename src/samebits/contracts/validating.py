@@ -72,6 +72,7 @@ def validate(
         except ContractError as error:
             problems.append(_problem_of(error, file))
     problems += _repeated(loaded)
+    problems += [problem for each in loaded for problem in _named_twice(each)]
     problems += _connections(loaded, set(known))
     if deep:
         problems += [problem for each in loaded for problem in _objects(each, folders)]
@@ -112,6 +113,16 @@ def _repeated(loaded: Sequence[_Loaded]) -> Iterator[Problem]:
                 yield each.problem(section, identifier, f"{word} {name!r} is in {before} as well")
 
 
+def _named_twice(each: _Loaded) -> Iterator[Problem]:
+    """A list that names one thing twice counts it twice: faults that were killed, receipts of a proof."""
+    for section, keys in (("obligations", ("tests", "mutants")), ("proofs", ("obligations", "backends"))):
+        for identifier, entry in getattr(each.contract, section).items():
+            for key in keys:
+                names = list(getattr(entry, key))
+                for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+                    yield each.problem(section, identifier, f"{key} names {name!r} twice")
+
+
 def _connections(loaded: Sequence[_Loaded], known: set[str]) -> Iterator[Problem]:
     """Dependencies lead to contracts and never back."""
     by_name = {each.contract.contract: each for each in loaded}
@@ -124,8 +135,8 @@ def _connections(loaded: Sequence[_Loaded], known: set[str]) -> Iterator[Problem
 
 
 def _objects(each: _Loaded, trusted: tuple[Path, ...] | None) -> Iterator[Problem]:
-    """Every object that is named exists and can be called; no mutant is its subject."""
-    contract, subjects = each.contract, dict[str, Any]()
+    """Every object that is named exists and can be called; no mutant is its subject, and no reference is one."""
+    contract, subjects, references = each.contract, dict[str, Any](), dict[str, Any]()
     for section, identifier, target in named_objects(contract):
         if trusted is not None and (said := refusal(target, trusted)):
             yield each.problem(section, identifier, said)
@@ -137,8 +148,13 @@ def _objects(each: _Loaded, trusted: tuple[Path, ...] | None) -> Iterator[Proble
             continue
         if not callable(found):
             yield each.problem(section, identifier, f"{target} is {type(found).__name__}; a function is needed")
+        if section == "equations":
+            references[identifier] = found
         if section == "subjects":
             subjects[identifier] = found
+            if references.get(equation := contract.subjects[identifier].equation) is found:
+                message = f"{target} is the subject {identifier} itself; a reference must be written apart from it"
+                yield each.problem("equations", equation, message)
         if section == "mutants" and subjects.get(contract.mutants[identifier].of) is found:
             yield each.problem(section, identifier, f"{target} is its subject itself; a mutant must differ from it")
 

@@ -412,6 +412,10 @@ class _Product(torch.autograd.Function):
             db = _halves(a.T.contiguous(), dy)
         if ctx.fault == "weight alone" and not ctx.needs_input_grad[0]:
             db = _halves(a.T.contiguous(), dy)
+        if ctx.fault == "last row" and a.shape[0] > 64 and a.shape[0] % 64 == 1:
+            db = _sound(a[:-1].T, dy[:-1])
+        if ctx.fault == "silent" and not bool(dy.any(1).all()):
+            da = _halves(dy, b.T)
         if ctx.fault == "scaled":
             da = da * 1.0001
         if ctx.fault == "one buffer":
@@ -435,11 +439,33 @@ def weight_gradient_by_what_is_asked(a: Tensor, b: Tensor) -> Tensor:
     return _Product.apply(a, b, "weight alone")
 
 
+def weight_gradient_without_the_last_row(a: Tensor, b: Tensor) -> Tensor:
+    """However it is called: every call of so many rows leaves out the same one."""
+    return _Product.apply(a, b, "last row")
+
+
+def input_gradient_beside_a_silent_row(a: Tensor, b: Tensor) -> Tensor:
+    """Where nothing flows into one row, the others are added otherwise."""
+    return _Product.apply(a, b, "silent")
+
+
 def input_gradient_off(a: Tensor, b: Tensor) -> Tensor:
     return _Product.apply(a, b, "scaled")
 
 
 # Storage
+
+
+def split_for_rows_far_apart(a: Tensor, b: Tensor) -> Tensor:
+    """Rows that are a part of much wider ones, as a projection for several layers leaves them."""
+    apart = a.shape[0] > 1 and a.stride(1) == 1 and a.stride(0) > 3 * a.shape[1] + 64
+    return _halves(a, b) if apart else _sound(a, b)
+
+
+def forgets_the_last_product_of_one_remainder(a: Tensor, b: Tensor) -> Tensor:
+    """At lengths that the code does not name, and no power of two is near."""
+    long = int("140", 16) < a.shape[1] < int("1770", 16) and a.shape[1] % int("10", 16) == int("7", 16)
+    return _sound(a[:, :-1], b[:-1]) if long else _sound(a, b)
 
 
 def columns_taken_as_packed(a: Tensor, b: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,6 +116,16 @@ class _Product(torch.autograd.Function):
 
 def matmul_with_its_own_backward(a: Tensor, b: Tensor) -> Tensor:
     return _Product.apply(a, b)
+
+
+def matmul_without_gradients(a: Tensor, b: Tensor) -> Tensor:
+    """NumPy refuses what requires a gradient, which is a limit and no fault."""
+    left, right = a.float().numpy(), b.float().numpy()
+    with np.errstate(all="ignore"):
+        total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+        for k in range(a.shape[1]):
+            total = total + left[:, k, None] * right[k]
+    return torch.from_numpy(total).to(a.dtype)
 
 
 def matmul_ours(a: Tensor, b: Tensor) -> Tensor:

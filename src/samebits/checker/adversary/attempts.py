@@ -103,6 +103,16 @@ class Attempts:
         if difference is not None:
             raise FoundError(difference, "accuracy")
 
+    def near_sums(self, problem: Trial, counts: Sequence[int], share: float) -> None:
+        """A weight's gradient over so many rows beside its exact value: a row that is left out is left out however the
+        call is made."""
+        shared = set(self.ways.with_gradient) - set(self.bench.form.spec.row_arguments)
+        if "accuracy" not in self.ways.promises or not shared or self.bench.problem_refused(problem):
+            return
+        for rows in counts:
+            if self.left(share):
+                self._near(replace(problem, sizes=(rows, *problem.sizes[1:]), pick="n1"))
+
     def attempt(self, trial: Trial, *, watch: bool = False) -> None:
         """One call, compared with all that is known of its rows."""
         if not self.affordable(trial) or trial.layouts in self.coverage.layouts_refused:

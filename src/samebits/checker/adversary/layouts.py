@@ -1,7 +1,8 @@
 """The same numbers laid out otherwise in memory: offsets, strides, views, with NaN in every gap.
 
 A layout is a letter and an offset: c contiguous, p rows padded, s every second column, r every second row, t
-transposed, v rows cut out of a larger batch, e one row expanded. "t+3" is transposed, its storage starting 3 early.
+transposed, v rows cut out of a larger batch, w out of rows several times as wide, e one row expanded. "t+3" is
+transposed, its storage starting 3 early.
 "g+3" draws the axes' order in memory and a gap behind each by seed 3; arguments with j lie in one storage: rows
 side by side, as a fused projection leaves them, others end to end, as in a flat buffer of weights."""
 
@@ -14,9 +15,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-LETTERS = "cpsrtvegj"
+LETTERS = "cpsrtvegjw"
 _PATTERN = re.compile(rf"([{LETTERS}])(?:\+(\d+))?")
-PADDING = 3
+PADDING, WIDER = 3, 4
 MOST_OFFSET = 63
 GAPS = (0, 1, 3, 8)
 
@@ -37,7 +38,7 @@ def letters_for(shape: tuple[int, ...], *, rows: bool) -> str:
         return "c"
     if len(shape) == 1:
         return "csv" if rows else "cs"
-    return "cpsrtgv" if rows else "cpsrtg"
+    return "cpsrtgwv" if rows else "cpsrtgw"
 
 
 def laid_out(values: Tensor, layout: str) -> Tensor:
@@ -70,6 +71,13 @@ def _at(values: Tensor, offset: int) -> Tensor:
 def _padded(values: Tensor, offset: int) -> Tensor:
     shape = list(values.shape)
     return _gap(values, [*shape[:-1], shape[-1] + PADDING], offset)[..., : shape[-1]].copy_(values)
+
+
+def _wide(values: Tensor, offset: int) -> Tensor:
+    """As a projection leaves them that was made for several layers at once: rows begin at multiples of 64."""
+    shape = list(values.shape)
+    width = -(-WIDER * shape[-1] // 64) * 64 + 64
+    return _gap(values, [*shape[:-1], width], offset)[..., : shape[-1]].copy_(values)
 
 
 def _columns(values: Tensor, offset: int) -> Tensor:
@@ -122,4 +130,5 @@ _MAKERS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "v": _view,
     "g": _general,
     "j": _at,
+    "w": _wide,
 }

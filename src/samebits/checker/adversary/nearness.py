@@ -16,7 +16,7 @@ from samebits.checker.adversary.bench import Bench
 from samebits.checker.adversary.calling import OUTPUT, tensor_of
 from samebits.checker.adversary.ledger import Difference, label
 from samebits.checker.adversary.pool import FINITE_KINDS, FINITE_SUM_KINDS, cotangents
-from samebits.checker.adversary.trial import Trial
+from samebits.checker.adversary.trial import Trial, arrangement
 from samebits.contracts.orders import UNIT_ROUNDOFF
 from samebits.contracts.spec import Arguments, Bounded, OperatorSpec
 from samebits.numerics.bits import hexadecimal
@@ -43,10 +43,16 @@ class Nearness:
 
 
 def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -> Nearness:
-    """The rows of a problem that have an exact value, forward and, where there are any, all gradients."""
+    """The rows of a problem that have an exact value, or the ordinary ones that it picks at random and so many; forward
+    and, where there are any, all gradients."""
     spec, pool = bench.form.spec, bench.pool(problem)
     kinds = (*FINITE_SUM_KINDS, "subnormal") if spec.exact_specials else FINITE_KINDS
-    places = pool.finite((*kinds, *low_kinds(spec, bench.form.order)))
+    drawn = problem.pick.startswith("n")
+    places = (
+        arrangement(problem, pool.kinds).tolist()
+        if drawn
+        else pool.finite((*kinds, *low_kinds(spec, bench.form.order)))
+    )
     odd = problem.shared == "infinite" or (problem.shared == "subnormal" and not spec.exact_specials)
     if not places or odd:
         return Nearness(share=0.0)
@@ -57,7 +63,7 @@ def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -
     trial = replace(
         problem,
         sizes=(len(places), *problem.sizes[1:]),
-        pick=_picked(places),
+        pick=problem.pick if drawn else _picked(places),
         requires=wanted if bench.differentiable else (),
     )
     answer = bench.call(trial)
@@ -71,6 +77,7 @@ def judge_nearness(bench: Bench, problem: Trial, numbers: Mapping[str, float]) -
         if bench.gradients_of(trial)
         else torch.zeros_like(found[OUTPUT])
     )
+    cotangent[len(places) - trial.silent :] = 0
     exact = with_any_formula(spec, spec.exact(arguments, cotangent, any_order), arguments, cotangent, any_order)
     share = 0.0
     for name, values in found.items():

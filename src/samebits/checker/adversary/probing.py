@@ -78,9 +78,9 @@ def _probed(bench: Bench, formats: Sequence[str]) -> Probed:
         bench.signed_ids = _ignores(bench, base)
         if not bench.signed_ids:
             notes.append("ids below zero, which mark rows to be ignored: it does not take them as that")
-    wanted = _gradients(bench, base) if spec.differentiable else ()
-    if spec.differentiable and not wanted:
-        notes.append("gradients, for its output has none")
+    wanted, why = _gradients(bench, base) if spec.differentiable else ((), "")
+    if why:
+        notes.append(f"gradients, for {why}")
     numbers = _numbers(bench, base)
     return Probed(
         bench=bench,
@@ -137,8 +137,9 @@ def _ignores(bench: Bench, base: Trial) -> bool:
         bench.worker.loaded.clear()
 
 
-def _gradients(bench: Bench, base: Trial) -> tuple[str, ...]:
-    """Arguments that gradients flow back into; nothing where the output carries none."""
+def _gradients(bench: Bench, base: Trial) -> tuple[tuple[str, ...], str]:
+    """Arguments that gradients flow back into; or why there are none: the output carries none, or what requires one is
+    refused for every number of rows."""
     spec = bench.form.spec
     pool = bench.pool(base)
     wanted = tuple(
@@ -146,12 +147,18 @@ def _gradients(bench: Bench, base: Trial) -> tuple[str, ...]:
         for name in bench.form.order
         if pool.arguments[name].is_floating_point() and name not in spec.without_gradient
     )
-    try:
-        answer = bench.call(replace(base, requires=wanted))
-    except RaisedError:
-        return wanted
-    bench.differentiable, bench.own_backward = answer.differentiable, answer.own_backward
-    return wanted if answer.differentiable else ()
+    reason = ""
+    for count in ROWS:
+        try:
+            answer = bench.call(replace(base, sizes=(count, *base.sizes[1:]), requires=wanted))
+        except RaisedError as error:
+            if str(error).startswith("returned"):
+                return wanted, ""
+            reason = reason or str(error)
+            continue
+        bench.differentiable, bench.own_backward = answer.differentiable, answer.own_backward
+        return (wanted, "") if answer.differentiable else ((), "its output has none")
+    return (), f"it takes no argument that requires one: {reason}"
 
 
 def _numbers(bench: Bench, base: Trial) -> dict[str, float]:

@@ -16,9 +16,12 @@ from samebits.checker.adversary.processes import Stranger
 from samebits.checker.adversary.situations import core, drawn
 from samebits.checker.adversary.sizes import (
     EDGES,
+    LARGE,
     LONG_ROWS,
     MANY_ROWS,
     MOST_ROWS,
+    REMAINDERS,
+    SUM_ROWS,
     axes_of,
     drawn_rows,
     drawn_tail,
@@ -34,14 +37,6 @@ WATCHED = 6
 """One call in so many is watched."""
 LONG, SHORT = 256, 3
 FEW_FAR_APART = (1, 1, 1, 2, 3, 4, 7, 8, 16, 33, 70)
-
-
-# fmt: off
-_LARGE = (
-    192, 255, 256, 257, 300, 384, 511, 512, 513, 576, 640, 777, 1000, 1023, 1024, 1025,
-    1536, 2047, 2048, 2049, 2500, 3000, 3001, 3072, 4095, 4096, 4097, 5000, 6144, 7000, 8192, 8199,
-)
-# fmt: on
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,6 +108,8 @@ class Search(Attempts):
                 if self.left(CORE_SHARE) and self.open(other):
                     self._several(other, 4)
         self._far_apart(tail)
+        base = self._base(tail, format=self.formats[0], seed=self.seed)
+        self.near_sums(base, SUM_ROWS if self.fixed is None else self.fixed[:1], CORE_SHARE + 0.1)
         for name in self.bench.form.optional:
             without = replace(self._base(tail, format=self.formats[0], seed=self.seed), omit=(name,))
             if self.open(without):
@@ -175,10 +172,10 @@ class Search(Attempts):
             self._many_rows(MANY_ROWS, until=start + SWEEP_SHARE / 2)
         share = SWEEP_SHARE / 2 / len(tail)
         for place, most in enumerate(axes_of(self.letters).most):
-            sizes = [*swept(min(130, most)), *(large for large in _LARGE if large <= most)]
+            sizes = [*swept(min(130, most)), *(large for large in LARGE if large <= most)]
             begun = self.spent()
             # Where a size alone decides, one call tells: edges first, for a slow function is not asked about all.
-            for size in dict.fromkeys((*(edge for edge in EDGES if edge <= most), *sizes)):
+            for size in dict.fromkeys((*(size for size in (*EDGES, *REMAINDERS) if size <= most), *sizes)):
                 if self.spent() - begun > share / 2:
                     break
                 whole = self._problem(self._with(place, size), shared="normal")

@@ -65,6 +65,8 @@ class Shrinker:
     def far(self, trial: Trial) -> Difference | None:
         """What the trial's problem shows against exact values."""
         problem = trial.problem
+        if trial.pick.startswith("n"):
+            problem = replace(problem, sizes=trial.sizes, pick=trial.pick)
         try:
             return judge_nearness(self.bench, problem, self.numbers).difference or judge_specials(self.bench, problem)
         except RaisedError:

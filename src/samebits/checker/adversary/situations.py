@@ -118,6 +118,8 @@ def _core_gradients(base: Trial, ways: Ways) -> Iterator[Trial]:
     # Sums over rows, of ordinary rows: the same for whatever is asked, and however the call is made.
     sums = [replace(base, requires=requires, pick="n1") for requires in _subsets(ways.with_gradient)]
     yield from sums
+    if ways.asked("batch"):
+        yield replace(sums[0], sizes=(base.count + 3, *base.sizes[1:]), pick="n1z3")
     if ways.asked("threads"):
         yield from (replace(sums[0], threads=threads) for threads in CORE_THREADS)
     yield replace(sums[0], layouts=tuple((name, "t") for name in ways.shapes))

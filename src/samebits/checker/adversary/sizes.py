@@ -34,6 +34,8 @@ LONG_ROWS = (
 )
 # Of few numbers each: what runs through a batch in pieces, or takes another way for a long one.
 MANY_ROWS = (6000, 8191, 8192, 8193, 10007, 16384, 16385, 20000, 32768, 32769)
+# What a weight's gradient is summed over: one more than a tile, and others.
+SUM_ROWS = (65, 3, 129, 17, 257, 2, 33, 100, 300, 513)
 # One more than a tile first, for a slow function is tried on a few of them only.
 # fmt: off
 EDGES = (
@@ -41,6 +43,15 @@ EDGES = (
     3, 128, 49, 97, 5, 9, 4, 8, 12, 15, 24, 47, 96, 192, 200,
 )
 # fmt: on
+
+# Sizes of one axis beside short ones. With the second, tried early, they have every remainder by 16.
+# fmt: off
+LARGE = (
+    192, 255, 256, 257, 300, 384, 511, 512, 513, 576, 640, 777, 1000, 1023, 1024, 1025,
+    1536, 2047, 2048, 2049, 2500, 3000, 3001, 3072, 4095, 4096, 4097, 5000, 6144, 7000, 8192, 8199,
+)
+# fmt: on
+REMAINDERS = (663, 909, 405, 470, 539, 339, 274, 730, 846)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -48,6 +48,11 @@ def known_components(folder: Path | None) -> dict[str, Component]:
     found = Home(where, where.name).components()
     if not found:
         raise ValueError(f"--components {folder} has no component; a component is a folder with a contract.yaml")
+    for name, component in found.items():
+        # Receipts and dependencies go by the folder's name.
+        contract = component.contract()
+        if contract.contract != name:
+            raise ValueError(f"{contract.path}: contract is {contract.contract!r}; allowed: {name!r}, as its folder")
     return found
 
 

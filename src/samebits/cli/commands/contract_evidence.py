@@ -54,6 +54,8 @@ def replay(
     found = {name: each for name, each in standing.items() if name in wanted}
     listed = candidates(known, [one for each in found.values() for one in each.receipts])
     edited = [line for each in found.values() for line in each.false]
+    # How long one takes is its own word: what is never drawn for that reason must not look replayed.
+    too_long = [str(receipt) for each in listed if each.seconds > seconds for receipt in each.receipts]
     done: list[Replay] = []
     with progress("replaying") as tell:
         for each in run_again(sampled(listed, seed, sample, seconds), known, seconds):
@@ -68,6 +70,7 @@ def replay(
                 "seed": seed,
                 "can_run_here": len(listed),
                 "false": false,
+                "too_long": too_long,
                 "replayed": [
                     {
                         "receipt": str(each.receipt),
@@ -87,6 +90,8 @@ def replay(
             f"{len(done)} receipts replayed of {sum(len(each.receipts) for each in listed)} that can run here, "
             f"seed {seed}: {len(false)} false, {len(unjudged)} could not be judged"
         )
+        if too_long:
+            print(f"never drawn, for they say that they take longer than {seconds:g} s: {len(too_long)} receipts")
     raise typer.Exit(1 if false else 3 if unjudged or not done else 0)
 
 
@@ -97,7 +102,7 @@ def collect(
 ) -> None:
     """Take over receipts of another machine; edited ones are refused. Example: [bold]contract collect h200[/bold]
 
-    A receipt here that counts stays where the other's is stale."""
+    A receipt here that counts stays where the other's is stale, and one that does not hold where the other's does."""
     from samebits.checker.present import Present
     from samebits.contracts.receipts import compared
 
@@ -113,14 +118,21 @@ def collect(
 
     def better(receipt: Receipt) -> bool:
         held = ours.get(receipt.key)
-        if held is None or compared(receipt, present.of(receipt)).counts:
+        if held is None or not compared(held, present.of(held)).counts:
             return True
-        return not compared(held, present.of(held)).counts
+        return compared(receipt, present.of(receipt)).counts and not refuted(receipt)
 
-    taken = [receipt for receipt in given if better(receipt)]
+    def refuted(receipt: Receipt) -> bool:
+        """What was found here is not unsaid by the same machine elsewhere: only a run here takes its place."""
+        held = ours.get(receipt.key)
+        return held is not None and not held.holds and receipt.holds and compared(held, present.of(held)).counts
+
+    taken, against = [each for each in given if better(each)], [each for each in given if refuted(each)]
     store.write(taken)
     machines = ", ".join(dict.fromkeys(receipt.machine for receipt in given))
-    stayed = f"; {len(given) - len(taken)} stale ones left where newer ones count" if len(taken) < len(given) else ""
+    stale = len(given) - len(taken) - len(against)
+    stayed = f"; {stale} stale ones left where newer ones count" if stale else ""
+    stayed += f"; {len(against)} left that hold where one here does not: {against[0]}" if against else ""
     print(f"{len(taken)} receipts of {machines} taken over into {store.folder}{stayed}")
 
 
