@@ -53,7 +53,7 @@ def test_components_of_a_folder_name_only_their_own(
 ) -> None:
     (tmp_path / "outside").mkdir()
     file, mark = planted(tmp_path / "components_of_mine")
-    inside = file.parent / "one"
+    inside = file.parent / "softmax"
     inside.mkdir()
     file.rename(inside / CONTRACT_FILE)
     (file.parent / "stranger.py").rename(tmp_path / "outside" / "stranger.py")

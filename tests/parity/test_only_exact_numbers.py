@@ -49,6 +49,8 @@ LISTED = {
     ("infer/server/schema.py", "np.cumsum"): "of whole numbers: brackets within brackets",
     ("ops/rope/scaling.py", "**"): "of decimal numbers, to forty digits",
     ("ops/softmax/lengths.py", "**"): "of fractions, exact: a proof",
+    ("ops/contracts/host_launch/cases.py", "manual_seed"): "arguments of calls that are made twice and compared",
+    ("ops/contracts/host_launch/cases.py", "randn"): "arguments of calls that are made twice and compared",
     ("parity/scoring.py", "math.expm1"): "a mean that is printed, from logprobs that are compared by their bits",
     ("model/contracts/model_forward/reference.py", "**"): "in float64, judges",
     ("train/contracts/distill_gain/reference.py", "math.gamma"): "in float64, judges",

@@ -27,7 +27,7 @@ all amax amin aminmax any argmax argmin bitwise_and bitwise_not bitwise_or bitwi
 count_nonzero eq equal ge gt isfinite isinf isnan le logical_and logical_not logical_or lt max maximum min minimum ne
 searchsorted sort topk abs neg sign _unique2
 """
-ROUNDED_ONCE = "add add_ sub sub_ rsub mul mul_ div div_"
+ROUNDED_ONCE = "add add_ _foreach_add_ sub sub_ rsub mul mul_ div div_"
 # Of whole numbers alone.
 WHOLE = "sum cumsum bitwise_left_shift bitwise_right_shift remainder floor_divide"
 EXACT = frozenset(f"{COPIES} {ORDER} {ROUNDED_ONCE}".split())

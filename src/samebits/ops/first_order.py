@@ -14,7 +14,7 @@ from samebits.ops import registering
 
 
 def refuse() -> None:
-    """Once a process, after all operators are registered."""
+    """After operators are registered: of all that have none by then."""
     for name in registering._runs:
         if not name.endswith("_") and not has_gradient(name):
             torch.library.register_autograd(f"samebits::{name}", partial(_refused, name))
