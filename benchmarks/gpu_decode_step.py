@@ -46,8 +46,8 @@ def steps_of(model: Model, batch: int) -> tuple[dict[str, DecodeStep], list[Laye
     config, each = model.config, -(-(PROMPT + ANSWER) // PAGE)
     sizes = (batch * each, PAGE, model.key_heads, config.head_dim)
     caches = [LayerCache(*sizes, dtype=model.dtype, device=model.device) for _ in range(config.num_hidden_layers)]
-    room = -(-captured_keys(HELD + 1, min(config.max_position_embeddings, batch * each * PAGE)) // PAGE)
-    given = (model, caches, batch, room, capturing(model.device))
+    most = -(-captured_keys(HELD + 1, min(config.max_position_embeddings, batch * each * PAGE)) // PAGE)
+    given = (model, caches, batch, most, capturing(model.device))
     # Triton is not there on every machine without a GPU.
     hopper: Any = step_type(HOPPER)
     steps = {"plain": DecodeStep(*given), "hopper": hopper(*given)}

@@ -44,7 +44,7 @@ def load_block(rows, number, column, described, shared, ready, CONSTANTS: gl.con
 
 @gluon.jit
 def load(described, shared, barriers, pages_ptr, place, CONSTANTS: gl.constexpr):
-    """The warp that loads: blocks of earlier steps' keys while there is room, the wait, queries, the other blocks."""
+    """The warp that loads: blocks of earlier steps' keys while stages are free, the wait, queries, other blocks."""
     q_described, k_described, v_described = described
     q_shared, k_pages, v_pages = shared
     q_ready, ready, free = barriers

@@ -24,7 +24,7 @@ LEAST_ROWS: Final = 8
 SHARED_BYTES: Final = 230_000
 """Of a multiprocessor's shared memory that a program may fill, barriers left out."""
 REGISTERS: Final = 80
-"""Of a thread when the program begins: few enough to leave room for the small kernels before and after."""
+"""Of a thread when the program begins: few enough to leave registers to the small kernels before and after."""
 
 
 def takes(x: Tensor, weight: Tensor) -> bool:

@@ -117,10 +117,10 @@ inline const char* read_tensor(PyObject* object, size_t place, Given& given) {
     const int64_t alignment = is_planted(WITHOUT_ALIGNMENT) ? 0 : static_cast<int64_t>(address % ALIGNMENT);
     const int64_t dimensions = tensor.dim();
     const int64_t dtype = static_cast<int64_t>(tensor.scalar_type());
-    bool room = given.key.add(TENSOR | dtype << 8 | alignment << 16 | dimensions << 24);
-    for (const int64_t size : tensor.sizes()) room = room && given.key.add(size);
-    for (const int64_t stride : tensor.strides()) room = room && given.key.add(is_planted(WITHOUT_STRIDES) ? 0 : stride);
-    return room ? nullptr : "axes";
+    bool fits = given.key.add(TENSOR | dtype << 8 | alignment << 16 | dimensions << 24);
+    for (const int64_t size : tensor.sizes()) fits = fits && given.key.add(size);
+    for (const int64_t stride : tensor.strides()) fits = fits && given.key.add(is_planted(WITHOUT_STRIDES) ? 0 : stride);
+    return fits ? nullptr : "axes";
 }
 
 /// Numbers by value; names, dtypes, None, True and False by what they are, for equal ones are one object.

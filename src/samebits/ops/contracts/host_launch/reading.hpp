@@ -72,7 +72,7 @@ inline Launch read_launch(PyObject* facts, size_t arguments, size_t memories) {
     }
     check(
         launch.parameters.size() <= MOST_PARAMETERS && descriptors <= MOST_DESCRIPTORS,
-        "more parameters or descriptors than a launch has room for");
+        "more parameters or descriptors than are kept of a launch");
     return launch;
 }
 
@@ -97,7 +97,7 @@ inline std::shared_ptr<const Prepared> read_prepared(PyObject* facts, size_t arg
     for (Py_ssize_t place = 0; place < PyTuple_GET_SIZE(memories); ++place)
         prepared->memories.push_back(read_memory(item(memories, place)));
     const size_t count = prepared->memories.size();
-    check(count <= MOST_MEMORIES, "more new tensors than a call has room for");
+    check(count <= MOST_MEMORIES, "more new tensors than are kept of a call");
     for (Py_ssize_t place = 0; place < PyTuple_GET_SIZE(launches); ++place)
         prepared->launches.push_back(read_launch(item(launches, place), arguments, count));
     prepared->is_tuple = PyTuple_Check(results);
