@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
+from attention_cases import all_differing
 from long_rows.launches import LongRowLaunch, forward
 from provenance import provenance
 from torch import Tensor
@@ -45,15 +46,17 @@ def given(rows: int, width: int, dtype: torch.dtype, kind: str) -> Tensor:
     return x.to(dtype)
 
 
-def differing() -> Iterator[str]:
-    """Every comparison with the kernel in use that does not hold."""
+def differing(launch: LongRowLaunch) -> list[str]:
+    """Every comparison of a launch with the kernel in use that does not hold."""
+    found = []
     for (rows, width), dtype, kind in itertools.product(COMPARED, FORMATS, ("normal", "not finite")):
         x = given(rows, width, dtype, kind)
-        for logarithm, out, launch in itertools.product((False, True), {dtype, torch.float32}, LAUNCHES):
+        for logarithm, out in itertools.product((False, True), {dtype, torch.float32}):
             expected = triton_kernel.forward(x, out, logarithm)
             parting = compare(forward(x, out, logarithm, launch).cpu(), expected.cpu())
             if parting is not None:
-                yield f"{rows} x {width} {dtype} to {out} {kind} logarithm {logarithm} {launch}: {parting}"
+                found.append(f"{rows} x {width} {dtype} to {out} {kind} logarithm {logarithm} {launch}: {parting}")
+    return found
 
 
 def measured(rows: int, width: int, logarithm: bool, rounds: int) -> dict[str, Any]:
@@ -90,7 +93,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("gpu_long_rows: there is no GPU; could not be judged")
         return 3
-    found = list(differing())
+    found = all_differing(differing, [(launch,) for launch in LAUNCHES])
     if found:
         print("\n".join(found))
         print(f"{len(found)} comparisons do not hold; nothing is timed")
