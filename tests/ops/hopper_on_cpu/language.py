@@ -124,6 +124,11 @@ class Language:
         return Tensor(functions.product(input.data, other.data, start, tensor_cores=False), tl.float32, None)
 
     @staticmethod
+    def dot_fma(a: Tensor, b: Tensor, acc: Tensor) -> Tensor:
+        chains = functions.product(a.data, b.data, acc.data, tensor_cores=False)
+        return Tensor(chains, tl.float32, acc.layout)
+
+    @staticmethod
     def broadcast(input: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
         shape = torch.broadcast_shapes(input.data.shape, other.data.shape)
         return values.broadcast_to(input, *shape), values.broadcast_to(other, *shape)
