@@ -147,6 +147,7 @@ def specialised_column_chains(
     accumulator_ptr,
     M: gl.int32,
     H: gl.int32,
+    ELEMENT: gl.constexpr,
     ROWS: gl.constexpr,
     COLUMNS: gl.constexpr,
     STAGES: gl.constexpr,
@@ -156,10 +157,11 @@ def specialised_column_chains(
     """accumulator <- accumulator + round(dy * xhat), or + dy where there is no x; xhat = (x - mean) * rstd, or
     x * rstd where there is no mean."""
     CONSTANTS: gl.constexpr = constants(ROWS, COLUMNS, STAGES, SLOTS, WARPS)
-    dy_shared = gl.allocate_shared_memory(dy.dtype, [STAGES, ROWS, COLUMNS], dy.layout)
+    gl.static_assert(dy.dtype == ELEMENT)
+    dy_shared = gl.allocate_shared_memory(ELEMENT, [STAGES, ROWS, COLUMNS], dy.layout)
     x_shared, mean_shared, rstd_shared = None, None, None
     if x is not None:
-        x_shared = gl.allocate_shared_memory(x.dtype, [STAGES, ROWS, COLUMNS], x.layout)
+        x_shared = gl.allocate_shared_memory(ELEMENT, [STAGES, ROWS, COLUMNS], x.layout)
         rstd_shared = gl.allocate_shared_memory(rstd.dtype, [STAGES, 1, ROWS], rstd.layout)
         if mean is not None:
             mean_shared = gl.allocate_shared_memory(mean.dtype, [STAGES, 1, ROWS], mean.layout)

@@ -33,7 +33,7 @@ class ChainLaunch:
     rows: int = 256
     """Of a block, which the tensor memory accelerator copies at once: 256 at most."""
     columns: int = 16
-    """Of a program: 32 bytes of 16-bit numbers are a sector. Fewer leave their multiprocessor more time."""
+    """Of a program. Fewer leave their multiprocessor more time; of 8, each half a sector, all are read twice."""
     stages: int = 3
     """Blocks of operands on their way, or as many as there is room for: one is added in a thousand cycles."""
     slots: int = 2
@@ -43,14 +43,16 @@ class ChainLaunch:
 
 
 def chosen_launch(width: int) -> ChainLaunch:
-    """As few columns a program as keep all programs on multiprocessors at once; a sector at least."""
-    return ChainLaunch(columns=16 if cdiv(width, 16) <= MULTIPROCESSORS else 32)
+    """As few columns a program as keep all programs on multiprocessors at once."""
+    few = next((columns for columns in (8, 16) if cdiv(width, columns) <= MULTIPROCESSORS), None)
+    return ChainLaunch(columns=few) if few else ChainLaunch(columns=32, stages=2, slots=3)
 
 
 def takes(dy_MH: Tensor, x_MH: Tensor | None, mean_M: Tensor | None, rstd_M: Tensor | None) -> bool:
     """Whether the tensor memory accelerator reads all of them as they are."""
     starts = all(each is None or each.data_ptr() % 16 == 0 for each in (mean_M, rstd_M))
-    return aligned(dy_MH, x_MH) and starts and dy_MH.numel() > 0
+    same = x_MH is None or x_MH.dtype == dy_MH.dtype
+    return aligned(dy_MH, x_MH) and same and starts and dy_MH.numel() > 0
 
 
 def add_rows(
@@ -77,6 +79,8 @@ def add_rows(
             stages=1,
             ROWS=launch.rows,
             COLUMNS=launch.columns,
+            # A compiled kernel is found again by dtypes of tensors and by constants: not by what is described.
+            ELEMENT=_ELEMENTS[dy_MH.dtype],
             STAGES=_stages(launch, [each for each in (*blocks, *lines) if each is not None]),
             SLOTS=launch.slots,
             WARPS=launch.warps,

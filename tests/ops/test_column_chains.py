@@ -1,5 +1,5 @@
-"""Sums over rows as benchmarks/column_chains has them, which no GPU has run: the bits of the CPU, by the machine in
-hopper_on_cpu/, for Triton's interpreter runs no Gluon.
+"""Sums over rows as benchmarks/column_chains has them: the bits of the CPU, by the machine in hopper_on_cpu/, for
+Triton's interpreter runs no Gluon.
 
 On a GPU benchmarks/gpu_column_chains.py compares them with the kernel in use, and times both."""
 
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from samebits.checker.tracing import child_environment
 from samebits.numerics.bits import compare
+from samebits.ops._triton import launch as launching
 
 SCRIPT = Path(__file__).with_name("compiled_column_chains.py")
 # Rows and columns: of one block a part; whole blocks, of which stages are used again; neither a multiple of anything.
@@ -89,6 +90,26 @@ def test_chains_have_the_bits_of_the_cpu(chains: ModuleType, dtype: torch.dtype,
     for (rows, width), (seed, launch) in itertools.product(SHAPES, enumerate(tried)):
         wrong = difference(chains, given(rows, width, dtype, kind), launch, seed=seed)
         assert wrong is None, f"{rows} x {width} {launch}: {wrong}"
+
+
+@pytest.mark.parametrize("told", ["dtype", "nothing"])
+def test_every_dtype_has_a_compiled_kernel_of_its_own(
+    chains: ModuleType, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    """Launches know a compiled kernel again by dtypes of tensors, and a described tensor is none. Planted: nothing else
+    says the dtype, so that numbers of one format were read as another's, which an H200 has shown."""
+    keys = set()
+
+    def seen(kernel: Any, programs: int, given: tuple[Any, ...], *, warps: int, stages: int, **constants: Any) -> None:
+        if told == "nothing":
+            del constants["ELEMENT"]
+        keys.add(launching._key(kernel.__name__, 0, warps, stages, given, constants))
+
+    with launches(chains):
+        monkeypatch.setattr(chains, "run", seen)
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            chains.add_rows(*given(3, 8, dtype, "all"), chains.ChainLaunch(stages=1))
+    assert len(keys) == (3 if told == "dtype" else 1)
 
 
 @pytest.mark.parametrize("odd", ["columns", "start", "rstd"])
