@@ -1,4 +1,4 @@
-"""Softmax of long rows as benchmarks/long_rows has it, which no GPU has run: the bits of the CPU, by the interpreter.
+"""Softmax of long rows as benchmarks/long_rows has it: the bits of the CPU, by Triton's interpreter.
 
 On a GPU benchmarks/gpu_long_rows.py compares them with the kernel in use, and times both."""
 
