@@ -18,13 +18,16 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from attention_cases import all_differing
+from long_rows.exponential import exponentials
 from long_rows.launches import LongRowLaunch, forward
 from provenance import provenance
 from torch import Tensor
 
 from samebits.bench.cuda_timing import copies, kernel_times, medians
 from samebits.numerics.bits import compare
+from samebits.numerics.elementary.triton_generated import exp
 from samebits.ops.softmax import triton_kernel
 
 LAUNCHES = [
@@ -36,6 +39,12 @@ FORMATS = (torch.bfloat16, torch.float16, torch.float32)
 # Of which the first is shorter than a step, and two are no multiples of what is read at once.
 COMPARED = ((3, 100), (2, 4099), (5, 49152), (2, 128257))
 TARGET = 0.95
+
+
+@triton.jit
+def evaluate_patterns(y_ptr, bits_ptr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + offsets, exp(tl.load(bits_ptr + offsets).to(tl.float32, bitcast=True)))
 
 
 def given(rows: int, width: int, dtype: torch.dtype, kind: str) -> Tensor:
@@ -56,6 +65,21 @@ def differing(launch: LongRowLaunch) -> list[str]:
             parting = compare(forward(x, out, logarithm, launch).cpu(), expected.cpu())
             if parting is not None:
                 found.append(f"{rows} x {width} {dtype} to {out} {kind} logarithm {logarithm} {launch}: {parting}")
+    return found
+
+
+def differing_exponentials() -> list[str]:
+    """Inputs up to zero, all 2^31 of them and NaN, of which the shorter exponential and the generated one differ."""
+    found, size, block = [], 1 << 26, 1024
+    for first in range(2**31, 2**32, size):
+        bits = torch.arange(first, first + size, device="cuda").to(torch.int32)
+        shorter, generated = (torch.empty(size, device="cuda") for _ in range(2))
+        exponentials[(size // block,)](bits, shorter, BLOCK=block)
+        # As the kernel in use asks for it: that all inputs agree with the CPU's is shown by tests/gpu.
+        evaluate_patterns[(size // block,)](generated, bits, BLOCK=block)
+        parting = compare(shorter.cpu(), generated.cpu())
+        if parting is not None:
+            found.append(f"exponential of bits {first:#x} and on: {parting}")
     return found
 
 
@@ -93,7 +117,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("gpu_long_rows: there is no GPU; could not be judged")
         return 3
-    found = all_differing(differing, [(launch,) for launch in LAUNCHES])
+    found = differing_exponentials() + all_differing(differing, [(launch,) for launch in LAUNCHES])
     if found:
         print("\n".join(found))
         print(f"{len(found)} comparisons do not hold; nothing is timed")

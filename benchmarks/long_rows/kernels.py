@@ -7,7 +7,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from samebits.numerics.elementary.triton_generated import exp, log
+from long_rows.exponential import exp_up_to_zero
+from samebits.numerics.elementary.triton_generated import log
 from samebits.ops._triton.rows import fold_by_halves, pointers_at
 
 
@@ -43,7 +44,7 @@ def summed(x_ptr, row, shift, lane, H, STEPS: tl.constexpr, LANES: tl.constexpr,
     within = tl.arange(0, STEPS)[:, None] * 256 + (lane + tl.arange(0, LANES))[None, :]
     for start in range(0, H, 256 * STEPS):
         # Behind the row's end +0 is added, and a lane is never -0: the step changes nothing.
-        terms = exp(loaded(x_ptr, row, start + within, H, ALIGNED) - shift)
+        terms = exp_up_to_zero(loaded(x_ptr, row, start + within, H, ALIGNED) - shift)
         # A product with ones in full float32 is a chain of fma(1, term, lane): exact additions in order.
         lanes = tl.dot(ones, terms, lanes, input_precision="ieee", out_dtype=tl.float32)
     return lanes
@@ -67,7 +68,7 @@ def store_results(
     for first in range(start, end, BLOCK):
         columns = first + tl.arange(0, BLOCK)[None, :]
         x = loaded(x_ptr, row, columns, H, ALIGNED)
-        y = (x - shift) - last if LOGARITHM else exp(x - shift) * last
+        y = (x - shift) - last if LOGARITHM else exp_up_to_zero(x - shift) * last
         pointers = pointers_at(y_ptr, row * length + columns, ALIGNED)
         tl.store(pointers, y.to(y_ptr.dtype.element_ty), mask=columns < length)
 

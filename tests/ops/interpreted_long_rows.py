@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from long_rows import launches
+from long_rows import exponential, launches
 from long_rows.launches import LongRowLaunch
 from tests.ops.interpreted_attention import install
 from triton.runtime import interpreter
 
 from samebits.checker.tracing.comparing import without_gpu
 from samebits.numerics.bits import compare
+from samebits.numerics.elementary import elementary
 from samebits.numerics.fma import fma32
 from samebits.ops.softmax import cpu_kernel
 
@@ -55,6 +56,23 @@ def differences() -> dict[str, str | None]:
     return found
 
 
+def exponentials() -> str | None:
+    """A two-thousandth of all inputs up to zero, and those around where results are subnormal or nothing."""
+    edges = np.array([-0.0, -86.0, -87.33655, -103.97208, -104.0, -np.inf, np.nan], dtype=np.float32).view(np.uint32)
+    around = (edges[:, None].astype(np.int64) + np.arange(-512, 512)).reshape(-1) % 2**32
+    patterns = np.concatenate([np.arange(2**31, 2**32, 2003), around]).astype(np.uint32)
+    patterns = np.resize(patterns[patterns >= 2**31], -(-len(patterns) // 4096) * 4096)
+    expected = torch.from_numpy(elementary("exp", patterns.view(np.float32)))
+    bits, y = torch.from_numpy(patterns.view(np.int32)), torch.empty(len(patterns))
+    with without_gpu():
+        exponential.exponentials[(len(patterns) // 4096,)](bits, y, BLOCK=4096)
+    if "planted" in sys.argv:
+        # As a device that has no subnormal numbers.
+        y[y < 2.0**-126] = 0
+    wrong = compare(y, expected)
+    return None if wrong is None else str(wrong)
+
+
 def terms_first(_: Any, a: Any, b: Any, total: Any, *__: Any) -> Any:
     """Planted: what a reduction would do, which adds the terms of some steps before it adds them to the lane."""
     sums = np.zeros_like(total.data)
@@ -68,4 +86,4 @@ if __name__ == "__main__":
     if "planted" in sys.argv:
         CASES = CASES[1:2]
         interpreter.InterpreterBuilder.create_dot = terms_first
-    print(json.dumps(differences()))
+    print(json.dumps({"exponentials": exponentials()} if "exponentials" in sys.argv else differences()))

@@ -43,6 +43,12 @@ def test_steps_that_are_added_before_the_lane_are_noticed() -> None:
     assert all(answer for case, answer in answers.items() if case.startswith("softmax")), answers
 
 
+def test_the_shorter_exponential_has_the_bits_of_the_generated_one() -> None:
+    """Of a two-thousandth of its inputs, and of those around its borders. Planted: subnormal results become 0."""
+    assert found("exponentials") == {"exponentials": None}
+    assert found("exponentials", "planted")["exponentials"] is not None
+
+
 def test_without_a_gpu_nothing_is_judged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
