@@ -34,6 +34,8 @@ CURVES: Final = {
     "rate": "learning rate",
     "tokens_per_second": "tokens a second",
 }
+# Rows of a table: of alarms the first, for what comes later often follows, and of checkpoints the last.
+ROWS: Final = 100
 # Spans of the flame view, longest first within their parent.
 FLAMES: Final = 400
 
@@ -74,6 +76,7 @@ def render(folder: Path, *, with_evidence: bool = False) -> str:
         alarms=of_kind["alarm"],
         breaches=of_kind["breach"],
         checkpoints=of_kind["checkpoint"],
+        shown=ROWS,
         end=of_kind["end"][-1] if of_kind["end"] else None,
         kernels=found.of("kernel")[:20],
         blocks=found.of("block")[:20],
@@ -118,10 +121,10 @@ def _drawn(points: Sequence[tuple[int, float]], marked: Sequence[int]) -> Markup
         return 8 + (high - value) / span_y * (HEIGHT - BOTTOM - 16)
 
     line = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in thinned)
+    # Alarms that fall on one place of the screen are one line.
+    places = dict.fromkeys(f"{x(step):.1f}" for step in marked if first <= step <= last)
     marks = "".join(
-        f'<line class="alarm" x1="{x(step):.1f}" x2="{x(step):.1f}" y1="4" y2="{HEIGHT - BOTTOM}"/>'
-        for step in marked
-        if first <= step <= last
+        f'<line class="alarm" x1="{place}" x2="{place}" y1="4" y2="{HEIGHT - BOTTOM}"/>' for place in places
     )
     labels = "".join(
         f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.4g}</text>' for value in {low, high}
@@ -148,11 +151,24 @@ def _spans(folder: Path) -> list[Span]:
             given = json.loads(line)
             if "span" in given:
                 facts = {name: value for name, value in given.items() if name not in known}
-                numbers = {
-                    name: given[name] for name in ("granularity", "number", "parent", "thread", "began", "ended")
-                }
-                found.append(Span(name=given["span"], device=given.get("device"), facts=facts, **numbers))
+                numbers = {name: _number(given, name) for name in ("number", "parent", "thread", "began", "ended")}
+                device = None if given.get("device") is None else _number(given, "device")
+                names = {name: _text(given, key) for name, key in (("name", "span"), ("granularity", "granularity"))}
+                found.append(Span(**names, **numbers, device=device, facts=facts))
     return found
+
+
+def _number(given: dict[str, Any], name: str) -> int:
+    value = given[name]
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise ValueError(f"{name} is {value!r:.40}, and no whole number of 64 bits")
+    return value
+
+
+def _text(given: dict[str, Any], name: str) -> str:
+    if type(given[name]) is not str:
+        raise ValueError(f"{name} is {given[name]!r:.40}, and no text")
+    return str(given[name])
 
 
 @contextmanager

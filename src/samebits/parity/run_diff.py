@@ -55,10 +55,12 @@ class Place:
     block: str
     operation: str
     element: tuple[int, ...]
+    exact: bool
+    """That element is known to differ; else its index is the first row and the first column that do."""
     elements: int
     """At most so many differ; 1: it is this one."""
     flipped_bits: str
-    """Of its pattern, where it is one element."""
+    """Of its pattern, where it is the only one of its row."""
     weights_differing: int
 
 
@@ -198,14 +200,14 @@ def _place(one: Gradients, other: Gradients) -> Place | None:
         return None
     weight = min(found, key=_backward_place)
     parted, shape = found[weight], one[weight].shape
-    elements = parted.rows_differing * len(parted.columns)
     return Place(
         weight=weight,
         block=block_of(weight),
         operation=f"gradient of {_last_name(weight)}",
         element=parted.element(shape),
-        elements=elements,
-        flipped_bits=f"{parted.xor:#x}" if elements == 1 else "",
+        exact=parted.exact,
+        elements=parted.rows_differing * len(parted.columns),
+        flipped_bits=f"{parted.xor:#x}" if parted.alone else "",
         weights_differing=len(found),
     )
 
@@ -248,6 +250,7 @@ def _tensor_place(differing: Mapping[str, Tensor], left: Mapping[str, Tensor], r
         block=block_of(weight),
         operation=f"{what} of {_last_name(weight)}",
         element=element,
+        exact=True,
         elements=len(places),
         flipped_bits=f"{patterns[0] ^ patterns[1]:#x}" if len(places) == 1 else "",
         weights_differing=len({weight_of(each) for each in differing}),
