@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -80,6 +81,27 @@ def test_a_broken_log_is_named(folder: Path, name: str, text: str, tmp_path: Pat
     (tmp_path / "events.jsonl").write_bytes((folder / "events.jsonl").read_bytes())
     (tmp_path / name).write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match=f"{tmp_path}/{name}: cannot be read: .*; allowed: a JSON object a line"):
+        render(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        ("start", {"parameters": None}),
+        ("start", {"settings": [1]}),
+        ("start", {"environment": None}),
+        ("step", {"loss": 10**400}),
+        ("checkpoint", {"event": "alarm"}),
+    ],
+)
+def test_an_event_with_other_values_is_refused_in_a_line(
+    folder: Path, kind: str, changed: dict[str, Any], tmp_path: Path
+) -> None:
+    """What ended the page with an internal error before."""
+    log = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    log = [each | changed if each["event"] == kind else each for each in log]
+    (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in log))
+    with pytest.raises(ValueError, match=f"{tmp_path}/events.jsonl: cannot be read: "):
         render(tmp_path)
 
 

@@ -260,3 +260,28 @@ def test_what_a_log_says_moves_no_cursor_and_begins_no_line(sound: Path, tmp_pat
     (other / events.NAME).write_text("\n".join([json.dumps(start), *rest]) + "\n")
     told = CliRunner().invoke(app, ["diff", str(sound), str(other)]).output
     assert r"training.seed: 42 | \x1b[31m7\nthe same bits (decides bits)" in told and "\x1b" not in told
+
+
+def test_fingerprints_of_other_weights_are_not_counted_as_compared(sound: Path, tmp_path: Path) -> None:
+    """Planted: one run kept those of another model; before, its gradients were said to be compared."""
+    other = shutil.copytree(sound, tmp_path / "b")
+    lines = [json.loads(line) for line in (other / FINGERPRINTS).read_text().splitlines()]
+    renamed = [each | {"gradients": {f"{name}.x": one for name, one in each["gradients"].items()}} for each in lines]
+    (other / FINGERPRINTS).write_text("".join(f"{json.dumps(each)}\n" for each in renamed))
+    assert (compare(sound, sound).fingerprints, compare(sound, other).fingerprints) == (4, 0)
+
+
+def test_a_log_with_other_values_is_refused_in_a_line(sound: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(sound, tmp_path / "b")
+    log = [json.loads(line) for line in (other / events.NAME).read_text().splitlines()]
+    for kind, changed in (
+        ("start", {"environment": None}),
+        ("start", {"settings": [1]}),
+        ("checkpoint", {"digest": 3}),
+    ):
+        lines = [each | changed if each["event"] == kind else each for each in log]
+        (other / events.NAME).write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+        with pytest.raises(
+            ValueError, match=r"events\.jsonl: cannot be read: .*; allowed: lines as samebits wrote them"
+        ):
+            compare(sound, other)

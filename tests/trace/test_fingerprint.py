@@ -77,3 +77,22 @@ def test_a_document_reads_back_and_other_kinds_are_refused() -> None:
 
 def test_an_empty_tensor_has_one() -> None:
     assert parting(fingerprint(torch.zeros(0, 3)), fingerprint(torch.zeros(0, 3))) is None
+
+
+def test_a_damaged_fingerprint_is_refused_and_not_taken_for_equal() -> None:
+    """Planted: a document without its columns compared as equal; rows that differ beside equal columns had no place."""
+    found = fingerprint(torch.randn(5, 6))
+    for name, count in (("rows", 5), ("columns", 6), ("xors", 5)):
+        with pytest.raises(ValueError, match=rf"of \(5, 6\) has {count - 1} {name}; allowed: {count}"):
+            Fingerprint.of_document(found.document() | {name: found.document()[name][1:]})
+    for name, said in (("rows", "1 rows differ and 0 columns"), ("columns", "0 rows differ and 1 columns")):
+        changed = found.document()
+        changed[name][2] = "5"
+        with pytest.raises(ValueError, match=said):
+            parting(found, Fingerprint.of_document(changed))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0), (2, 0, 4), (1,), (2, 3, 4)])
+def test_documents_of_every_shape_read_back(shape: tuple[int, ...]) -> None:
+    found = fingerprint(torch.ones(shape))
+    assert Fingerprint.of_document(found.document()) == found and parting(found, found) is None

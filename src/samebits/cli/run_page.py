@@ -67,29 +67,33 @@ def render(folder: Path, *, with_evidence: bool = False) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found = summary(spans)
-    return environment.get_template("run.html").render(
-        name=folder.resolve().name,
-        start=of_kind["start"][-1],
-        steps=len(of_kind["step"]),
-        curves=[_curve(name, words, of_kind["step"], of_kind["alarm"]) for name, words in CURVES.items()],
-        alarms=of_kind["alarm"],
-        breaches=of_kind["breach"],
-        checkpoints=of_kind["checkpoint"],
-        shown=ROWS,
-        end=of_kind["end"][-1] if of_kind["end"] else None,
-        kernels=found.of("kernel")[:20],
-        blocks=found.of("block")[:20],
-        flames=_flames(spans) if spans else None,
-        row=_row,
-        evidence=_evidence(of_kind["start"][-1]) if with_evidence else None,
-    )
+    found, flames = summary(spans), _flames(spans) if spans else None
+    with _reading(folder / events.NAME):
+        settings = dict(of_kind["start"][-1].get("settings", {}).items())
+    evidence = _evidence(settings) if with_evidence else None
+    with _reading(folder / events.NAME):
+        return environment.get_template("run.html").render(
+            name=folder.resolve().name,
+            start=of_kind["start"][-1],
+            steps=len(of_kind["step"]),
+            curves=[_curve(name, words, of_kind["step"], of_kind["alarm"]) for name, words in CURVES.items()],
+            alarms=of_kind["alarm"],
+            breaches=of_kind["breach"],
+            checkpoints=of_kind["checkpoint"],
+            shown=ROWS,
+            end=of_kind["end"][-1] if of_kind["end"] else None,
+            kernels=found.of("kernel")[:20],
+            blocks=found.of("block")[:20],
+            flames=flames,
+            row=_row,
+            evidence=evidence,
+        )
 
 
-def _evidence(start: dict[str, Any]) -> Evidence:
+def _evidence(settings: dict[str, Any]) -> Evidence:
     from samebits.cli.run_evidence import evidence
 
-    return evidence(start.get("settings", {}))
+    return evidence(settings)
 
 
 def _row(row: Row) -> tuple[str, ...]:
@@ -153,8 +157,8 @@ def _spans(folder: Path) -> list[Span]:
                 facts = {name: value for name, value in given.items() if name not in known}
                 numbers = {name: _number(given, name) for name in ("number", "parent", "thread", "began", "ended")}
                 device = None if given.get("device") is None else _number(given, "device")
-                names = {name: _text(given, key) for name, key in (("name", "span"), ("granularity", "granularity"))}
-                found.append(Span(**names, **numbers, device=device, facts=facts))
+                name, granularity = _text(given, "span"), _text(given, "granularity")
+                found.append(Span(name, granularity, **numbers, device=device, facts=facts))
     return found
 
 
@@ -176,7 +180,7 @@ def _reading(path: Path) -> Iterator[None]:
     """What is wrong inside of a file is told with the file's name."""
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, jinja2.UndefinedError) as error:
         raise ValueError(
             f"{path}: cannot be read: {type(error).__name__}: {error}; allowed: a JSON object a line, as samebits"
             " wrote them"

@@ -6,6 +6,7 @@ the difference of the two bit patterns. Tensors of more dimensions count as matr
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,12 @@ class Fingerprint:
     @classmethod
     def of_document(cls, document: dict[str, Any]) -> Fingerprint:
         numbers = {name: tuple(int(each, 16) for each in document[name]) for name in ("rows", "columns", "xors")}
-        return cls(shape=tuple(document["shape"]), dtype=document["dtype"], **numbers)
+        shape = tuple(document["shape"])
+        wanted = dict(zip(("rows", "columns", "xors"), _sizes(shape), strict=True))
+        for name, size in wanted.items():
+            if len(numbers[name]) != size:
+                raise ValueError(f"a fingerprint of {shape} has {len(numbers[name])} {name}; allowed: {size}")
+        return cls(shape=shape, dtype=document["dtype"], **numbers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +86,12 @@ def fingerprint(tensor: Tensor) -> Fingerprint:
     )
 
 
+def _sizes(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """How many rows, columns and XORs a tensor of this shape has."""
+    rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
+    return rows, columns, rows
+
+
 def parting(one: Fingerprint, other: Fingerprint) -> Parting | None:
     """Where they part; None: the same bits."""
     if (one.shape, one.dtype) != (other.shape, other.dtype):
@@ -87,9 +99,13 @@ def parting(one: Fingerprint, other: Fingerprint) -> Parting | None:
             f"fingerprint: {one.dtype} {one.shape} against {other.dtype} {other.shape}; allowed: of the same kind"
         )
     rows = [row for row, pair in enumerate(zip(one.rows, other.rows, strict=True)) if pair[0] != pair[1]]
+    columns = [column for column, pair in enumerate(zip(one.columns, other.columns, strict=True)) if pair[0] != pair[1]]
+    if bool(rows) != bool(columns):
+        raise ValueError(
+            f"fingerprint: {len(rows)} rows differ and {len(columns)} columns; allowed: some of both or none of both"
+        )
     if not rows:
         return None
-    columns = [column for column, pair in enumerate(zip(one.columns, other.columns, strict=True)) if pair[0] != pair[1]]
     first = rows[0]
     # Where one row differs, every column is one of its own.
     single = columns[0] if len(columns) == 1 else None if len(rows) == 1 else _single(one, other, first, columns)
