@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,58 @@ def test_what_is_wrong_with_the_subject_is_said_before_anything_is_written(
 def test_a_script_that_is_not_there_is_refused(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["profile", str(tmp_path / "no.py")])
     assert "there is no such file; allowed: a Python script, a configuration or a recipe" in str(told.exception)
+
+
+FORKING = """
+import os, sys, torch
+from samebits import ops
+ops.linear(torch.ones(3, 16), torch.ones(8, 16))
+if os.fork() == 0:
+    END
+print("waited for", os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("sys.exit(3)", 3), ("raise KeyError", 1), ("os.wait = lambda: (0, 0)", 0)],
+    ids=["exit", "error", "end"],
+)
+def test_a_process_that_a_script_forks_shows_no_profile_of_its_own(end: str, code: int, tmp_path: Path) -> None:
+    """In a process of its own: the copy goes on wherever the script was called from."""
+    script = tmp_path / "script.py"
+    script.write_text(FORKING.replace("END", end))
+    command = [sys.executable, "-m", "samebits.cli", "profile", str(script)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.returncode == 0 and told.stdout.count("gemm") == 1, told.stderr
+    assert f"waited for {code}" in told.stdout
+
+
+def test_a_script_that_is_interrupted_shows_what_was_recorded(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "script.py").write_text(ENDING.replace("END", "raise KeyboardInterrupt"))
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", str(tmp_path / "script.py"), "--json"])
+    assert ended.value.code == 130
+    assert [row["name"] for row in json.loads(capfd.readouterr().out)["rows"]] == ["gemm"]
+
+
+def test_names_of_spans_move_no_cursor(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "from samebits import trace\nwith trace.span('[red]\\x1b[2J[/nope]\\nsecond', bytes='many'): pass\n"
+    )
+    told = CliRunner().invoke(app, ["profile", str(tmp_path / "script.py")])
+    assert told.exit_code == 0 and r"[red]\x1b[2J[/nope]\nsecond" in told.output and "\x1b" not in told.output
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_the_script_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "script.py").write_text("print('ran')")
+    (tmp_path / "traces" / "trace.json").mkdir(parents=True)
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", str(tmp_path / "script.py"), "--output", str(tmp_path / "traces")])
+    out, err = capfd.readouterr()
+    assert ended.value.code == 2 and "trace.json: is a folder; allowed: a plain file" in err and "ran" not in out

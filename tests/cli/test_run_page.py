@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -83,6 +84,27 @@ def test_a_broken_log_is_named(folder: Path, name: str, text: str, tmp_path: Pat
         render(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        ("start", {"parameters": None}),
+        ("start", {"settings": [1]}),
+        ("start", {"environment": None}),
+        ("step", {"loss": 10**400}),
+        ("checkpoint", {"event": "alarm"}),
+    ],
+)
+def test_an_event_with_other_values_is_refused_in_a_line(
+    folder: Path, kind: str, changed: dict[str, Any], tmp_path: Path
+) -> None:
+    """What ended the page with an internal error before."""
+    log = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    log = [each | changed if each["event"] == kind else each for each in log]
+    (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in log))
+    with pytest.raises(ValueError, match=f"{tmp_path}/events.jsonl: cannot be read: "):
+        render(tmp_path)
+
+
 def test_a_log_that_a_kill_cut_short_is_shown_as_far_as_it_goes(folder: Path, tmp_path: Path) -> None:
     for name in ("events.jsonl", "trace.jsonl"):
         (tmp_path / name).write_text((folder / name).read_text()[:-9])
@@ -127,3 +149,47 @@ def test_a_page_is_written_over_no_folder(folder: Path, tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["report", "write", str(tmp_path), "--no-evidence"])
     assert told.exit_code != 0 and "is a folder; allowed: a plain file" in str(told.exception)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["events.jsonl", "report.html"]
+
+
+def test_numbers_that_are_none_in_a_recording_are_refused_in_a_line(folder: Path, tmp_path: Path) -> None:
+    """Planted, one at a time: what ended the page with an internal error before."""
+    (tmp_path / "events.jsonl").write_bytes((folder / "events.jsonl").read_bytes())
+    sound = {"span": "gemm", "granularity": "step", "number": 1, "parent": 0, "thread": 1, "began": 0, "ended": 5}
+    wrong = [("number", "1"), ("began", None), ("ended", 10**400), ("ended", 0.5), ("span", None), ("granularity", [])]
+    for name, value in [*wrong, ("device", "x")]:
+        (tmp_path / "trace.jsonl").write_text(f"{json.dumps(sound | {name: value})}\n")
+        with pytest.raises(ValueError, match=rf"trace\.jsonl: cannot be read: ValueError: {name} is .*, and no"):
+            render(tmp_path)
+    (tmp_path / "trace.jsonl").write_text(f"{json.dumps(sound | {'bytes': 'many', 'flops': None})}\n")
+    assert "gemm" in render(tmp_path)
+
+
+def test_a_long_run_keeps_its_page_light(folder: Path, tmp_path: Path) -> None:
+    """Twenty thousand steps with an alarm at every fourth, a checkpoint at every fifth, and 100,000 recorded spans."""
+    log = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    start, step, kept = (
+        next(each for each in log if each["event"] == kind) for kind in ("start", "step", "checkpoint")
+    )
+    alarm = {"event": "alarm", "time": 0, "kind": "not finite", "granularity": "block", "brick": "b" * 60}
+    lines = [start]
+    for number in range(1, 20_001):
+        lines.append(step | {"step": number})
+        lines += [kept | {"step": number}] * (number % 5 == 0)
+        lines += [alarm | {"step": number, "value": "nan", "allowed": "finite"}] * (number % 4 == 0)
+    (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    span = '{"span": "kernel_%d", "granularity": "kernel", "number": %d, "parent": 0, "thread": 1'
+    span += ', "began": %d, "ended": %d}\n'
+    (tmp_path / "trace.jsonl").write_text("".join(span % (each, each, each, each + 1) for each in range(1, 100_001)))
+    page = render(tmp_path)
+    assert len(page.encode()) < 2_000_000
+    assert "5000 alarms" in page and "4900 later alarms are in" in page and "3900 earlier ones are in" in page
+    assert "step 20000</td>" in page and "step 15000</td>" not in page
+
+
+def test_half_a_surrogate_is_shown_as_its_code(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes((folder / "events.jsonl").read_bytes())
+    span = {"span": "\ud800x", "granularity": "step", "number": 1, "parent": 0, "thread": 1, "began": 0, "ended": 5}
+    (tmp_path / "trace.jsonl").write_text(f"{json.dumps(span)}\n")
+    told = CliRunner().invoke(app, ["report", "write", str(tmp_path), "--no-evidence"])
+    assert told.exit_code == 0 and r"\ud800x" in (tmp_path / "report.html").read_text()
+    assert not (tmp_path / "report.html.part").exists()

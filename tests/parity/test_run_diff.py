@@ -29,15 +29,16 @@ from samebits.train.watch import BreachError
 KEPT = ("monitoring.fingerprint_steps=1",)
 
 
-def flipping(weight: str, element: tuple[int, ...], step: int) -> Parts:
-    """Planted: at one step one bit of one element of one gradient is another."""
+def flipping(weight: str, element: tuple[int, ...], step: int, *others: tuple[int, ...]) -> Parts:
+    """Planted: at one step one bit of one element of one gradient is another; of more elements, where more are said."""
     calls = [0]
 
     def backward(*given: Any) -> lanes.Backward:
         calls[0] += 1
         found = lanes.backward(*given)
         if calls[0] == step:
-            found.gradients[weight].view(torch.int32)[element] ^= 1 << 3
+            for each in (element, *others):
+                found.gradients[weight].view(torch.int32)[each] ^= 1 << 3
         return found
 
     return replace(OURS, backward=backward)
@@ -62,6 +63,23 @@ def test_one_bit_of_one_gradient_at_step_seven_is_named(tmp_path: Path) -> None:
     assert "they part at step 7" in told.output and f"{weight}[17, 30], bits 0x8 flipped" in told.output
     document = json.loads(CliRunner().invoke(app, ["diff", str(one), str(other), "--json"]).stdout)
     assert (document["schema"], document["difference"]["step"]) == ("samebits.diff/1", 7)
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ([(31, 10)], "[17, 30], bits 0x8 flipped, at most 4 elements differ"),
+        ([(17, 10)], "[17, 10], at most 2 elements differ"),
+        ([(31, 10), (40, 30)], "[17, 10], the first row and the first column that differ, at most 6 elements differ"),
+    ],
+)
+def test_of_several_elements_none_is_named_that_is_equal(
+    others: list[tuple[int, int]], said: str, tmp_path: Path
+) -> None:
+    weight, short = "model.layers.1.mlp.gate_proj.weight", ("training.max_steps=2", "optimizer.min_lr_ratio=0")
+    one = made(tmp_path / "a", *short)
+    other = made(tmp_path / "b", *short, parts=flipping(weight, (17, 30), 2, *others))
+    assert f"{weight}{said}" in CliRunner().invoke(app, ["diff", str(one), str(other)]).output
 
 
 def test_runs_cut_otherwise_are_the_same(tmp_path: Path) -> None:
@@ -231,3 +249,39 @@ def test_a_fingerprint_that_a_kill_cut_short_costs_no_other(sound: Path, tmp_pat
     run(small(*KEPT, *SHORT), folder, resume=True)
     found = compare(sound, folder)
     assert found.difference is None and found.fingerprints == 4
+
+
+def test_what_a_log_says_moves_no_cursor_and_begins_no_line(sound: Path, tmp_path: Path) -> None:
+    """Planted: a setting with an escape, a line's end and a verdict behind it."""
+    other = shutil.copytree(sound, tmp_path / "b")
+    first, *rest = (other / events.NAME).read_text().splitlines()
+    start = json.loads(first)
+    start["settings"]["training.seed"] = "\x1b[31m7\nthe same bits"
+    (other / events.NAME).write_text("\n".join([json.dumps(start), *rest]) + "\n")
+    told = CliRunner().invoke(app, ["diff", str(sound), str(other)]).output
+    assert r"training.seed: 42 | \x1b[31m7\nthe same bits (decides bits)" in told and "\x1b" not in told
+
+
+def test_fingerprints_of_other_weights_are_not_counted_as_compared(sound: Path, tmp_path: Path) -> None:
+    """Planted: one run kept those of another model; before, its gradients were said to be compared."""
+    other = shutil.copytree(sound, tmp_path / "b")
+    lines = [json.loads(line) for line in (other / FINGERPRINTS).read_text().splitlines()]
+    renamed = [each | {"gradients": {f"{name}.x": one for name, one in each["gradients"].items()}} for each in lines]
+    (other / FINGERPRINTS).write_text("".join(f"{json.dumps(each)}\n" for each in renamed))
+    assert (compare(sound, sound).fingerprints, compare(sound, other).fingerprints) == (4, 0)
+
+
+def test_a_log_with_other_values_is_refused_in_a_line(sound: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(sound, tmp_path / "b")
+    log = [json.loads(line) for line in (other / events.NAME).read_text().splitlines()]
+    for kind, changed in (
+        ("start", {"environment": None}),
+        ("start", {"settings": [1]}),
+        ("checkpoint", {"digest": 3}),
+    ):
+        lines = [each | changed if each["event"] == kind else each for each in log]
+        (other / events.NAME).write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+        with pytest.raises(
+            ValueError, match=r"events\.jsonl: cannot be read: .*; allowed: lines as samebits wrote them"
+        ):
+            compare(sound, other)

@@ -95,3 +95,25 @@ def test_what_is_inside_of_a_span_that_never_ends_is_told() -> None:
     found = exported_of(tell)
     assert set(found) == {"seen", "s8", "s9"} and found["s8"].parent is None
     assert found["s9"].parent.span_id == found["s8"].context.span_id
+
+
+def test_facts_that_opentelemetry_does_not_know_are_told_as_text() -> None:
+    def tell(sink: OpenTelemetry) -> None:
+        sink.span(span(1, 0, shape=[2, None], inner={"a": 1}, yes=True))
+
+    assert dict(exported_of(tell)["s1"].attributes) == {
+        "granularity": "block",
+        "shape": "[2, None]",
+        "inner": "{'a': 1}",
+        "yes": True,
+    }
+
+
+def test_tensorboard_takes_no_step_that_is_no_number(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path)
+    board.event(Event("step", 1, 0, {"step": "first", "loss": 1.0}))
+    board.event(Event("step", 2, 0, {"step": 2, "loss": float("nan")}))
+    board.close()
+    read = EventAccumulator(str(tmp_path))
+    read.Reload()
+    assert [each.step for each in read.Scalars("step/loss")] == [2]

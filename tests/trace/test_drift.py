@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from samebits.trace.drift import Alarm, Drift, Sampled
+from samebits.trace.drift import DROPS, EXPLODES, LEAST, WINDOW, Alarm, Drift, Sampled
 from samebits.trace.modules import sampled
 
 WELL = Sampled(not_finite=0, zeros=3, elements=1024, largest=1.0)
@@ -75,3 +75,62 @@ def test_a_gradient_is_dead_only_where_all_of_it_is() -> None:
     blocks = {"alive": sampled(gradient), "dead": sampled(torch.zeros(1024, 1024))}
     alarms = Drift().observe(1, loss=1.0, norm=1.0, blocks=blocks)
     assert [(each.kind, each.brick) for each in alarms] == [("dead gradient", "dead")]
+
+
+def told(losses: list[float] | None = None, norms: list[float] | None = None, speeds: list[float] | None = None) -> Any:
+    """(kind, step) of all alarms of a run with these numbers; what is left out is steady."""
+    drift, found = Drift(), []
+    steps = max(len(each) for each in (losses, norms, speeds) if each)
+    columns = [each or [1.0] * steps for each in (losses, norms, speeds)]
+    for step, (loss, norm, speed) in enumerate(zip(*columns, strict=True), 1):
+        found += drift.observe(step, loss=loss, norm=norm, tokens_per_second=speed)
+    return [(each.kind, each.step) for each in found]
+
+
+def test_limits_are_allowed_and_what_is_beyond_them_is_not() -> None:
+    """Steady numbers of 1 have no spread: 1 % of the loss stands for it."""
+    steady = [1.0] * LEAST
+    assert told(norms=[*steady, EXPLODES]) == told(speeds=[*steady, DROPS]) == told(losses=[*steady, 1.08]) == []
+    after = LEAST + 1
+    assert told(norms=[*steady, math.nextafter(EXPLODES, math.inf)]) == [("gradient explosion", after)]
+    assert told(speeds=[*steady, math.nextafter(DROPS, 0.0)]) == [("throughput drop", after)]
+    assert told(losses=[*steady, math.nextafter(1.08, math.inf)]) == [("loss divergence", after)]
+
+
+def test_nothing_is_compared_with_too_few_steps() -> None:
+    few = [1.0] * (LEAST - 1)
+    assert told(norms=[*few, 1e9]) == told(speeds=[*few, 1e-9]) == told(losses=[*few, 1e9]) == []
+    assert told(losses=[*few, math.nan]) == [("not finite", LEAST)]
+
+
+def test_every_spike_is_told_not_the_first_alone() -> None:
+    """A number that alarms is left out of what later ones are compared with."""
+    steady = [1.0] * LEAST
+    assert told(losses=[*steady, 9.0, 1.0, 9.0, 8.0, 1.0]) == [
+        ("loss divergence", LEAST + 1),
+        ("loss divergence", LEAST + 3),
+    ]
+    spikes = [*steady, *([100.0, 1.0] * WINDOW)]
+    assert len(told(norms=spikes)) == len(told(losses=spikes)) == WINDOW
+
+
+def test_a_level_that_lasts_counts_and_what_comes_on_top_of_it_is_told() -> None:
+    steady, higher = [1.0] * LEAST, [100.0] * LEAST
+    assert told(norms=[*steady, *higher, 100.0, 1000.0, 1000.1]) == [
+        ("gradient explosion", LEAST + 1),
+        ("gradient explosion", 2 * LEAST + 3),
+    ]
+    # One step fewer is no level yet: the larger number belongs to the alarm that was told.
+    assert told(norms=[*steady, *higher[1:], 1e9]) == [("gradient explosion", LEAST + 1)]
+    assert told(speeds=[*steady, *([0.4] * LEAST), 0.21, 0.19]) == [
+        ("throughput drop", LEAST + 1),
+        ("throughput drop", 2 * LEAST + 2),
+    ]
+
+
+def test_the_window_forgets_what_lies_further_back() -> None:
+    """A loss that fell and rises again is compared with its last steps."""
+    fallen = [*[5.0] * LEAST, *[1.0] * WINDOW]
+    assert told(losses=[*fallen[:-1], 2.0]) == [] and told(losses=[*fallen, 2.0]) == [
+        ("loss divergence", len(fallen) + 1)
+    ]

@@ -23,6 +23,31 @@ def test_one_flipped_bit_is_named(shape: tuple[int, ...], dtype: torch.dtype) ->
         found = parting(fingerprint(tensor), fingerprint(changed.reshape(shape)))
         assert found is not None and found.element(tuple(flat.shape)) == place
         assert found.rows_differing == 1 and len(found.columns) == 1 and found.xor == 1 << bit
+        assert found.exact and found.alone
+
+
+@pytest.mark.parametrize(
+    ("places", "named", "exact", "alone"),
+    [
+        # Before, the first row was named with the column of another one: an element that is equal.
+        ([(3, 20), (7, 10)], (3, 20), True, True),
+        ([(3, 20), (7, 10), (9, 20)], (3, 10), False, False),
+        ([(3, 20), (3, 10)], (3, 10), True, False),
+        ([(3, 20), (3, 10), (7, 5)], (3, 5), False, False),
+        ([(3, 20), (7, 20)], (3, 20), True, True),
+    ],
+)
+def test_of_several_elements_the_first_is_named_or_said_to_be_uncertain(
+    places: list[tuple[int, int]], named: tuple[int, int], exact: bool, alone: bool
+) -> None:
+    tensor = torch.randn(12, 30)
+    changed = tensor.clone()
+    for number, place in enumerate(places):
+        changed.view(torch.int32)[place] ^= 1 << number
+    found = parting(fingerprint(tensor), fingerprint(changed))
+    assert found is not None and (found.element((12, 30)), found.exact, found.alone) == (named, exact, alone)
+    assert not exact or named in places
+    assert not alone or found.xor == 1 << places.index(named)
 
 
 def test_zeros_of_other_sign_differ_and_equal_bits_do_not() -> None:
@@ -52,3 +77,22 @@ def test_a_document_reads_back_and_other_kinds_are_refused() -> None:
 
 def test_an_empty_tensor_has_one() -> None:
     assert parting(fingerprint(torch.zeros(0, 3)), fingerprint(torch.zeros(0, 3))) is None
+
+
+def test_a_damaged_fingerprint_is_refused_and_not_taken_for_equal() -> None:
+    """Planted: a document without its columns compared as equal; rows that differ beside equal columns had no place."""
+    found = fingerprint(torch.randn(5, 6))
+    for name, count in (("rows", 5), ("columns", 6), ("xors", 5)):
+        with pytest.raises(ValueError, match=rf"of \(5, 6\) has {count - 1} {name}; allowed: {count}"):
+            Fingerprint.of_document(found.document() | {name: found.document()[name][1:]})
+    for name, said in (("rows", "1 rows differ and 0 columns"), ("columns", "0 rows differ and 1 columns")):
+        changed = found.document()
+        changed[name][2] = "5"
+        with pytest.raises(ValueError, match=said):
+            parting(found, Fingerprint.of_document(changed))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0), (2, 0, 4), (1,), (2, 3, 4)])
+def test_documents_of_every_shape_read_back(shape: tuple[int, ...]) -> None:
+    found = fingerprint(torch.ones(shape))
+    assert Fingerprint.of_document(found.document()) == found and parting(found, found) is None

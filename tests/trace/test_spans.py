@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from tests.infer.load import SMALL
+from torch import Tensor, nn
 
 from samebits import ops, trace
 from samebits.model import Model
 from samebits.trace.modules import modules_as_spans
-from samebits.trace.spans import span
+from samebits.trace.spans import Event, Span, span
 from samebits.trace.summary import summary
 
 
@@ -108,3 +109,84 @@ def test_a_summary_adds_up() -> None:
     assert gemm.name == "gemm" and gemm.gigabytes_per_second is not None
     (kernel,) = [each for each in memory.spans if each.granularity == "kernel"]
     assert kernel.facts["flops"] == 2 * 4 * 16 * 8 and kernel.facts["bytes"] == 4 * (4 * 16 + 8 * 16 + 4 * 8)
+
+
+class Slow(nn.Module):
+    """Calls its inner module, when the other thread has begun as well."""
+
+    def __init__(self, meeting: threading.Barrier) -> None:
+        super().__init__()
+        self.inner, self.meeting = nn.Identity(), meeting
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.meeting.wait()
+        found: Tensor = self.inner(x)
+        self.meeting.wait()
+        return found
+
+
+def test_modules_in_two_threads_are_named_and_nested_each_by_itself() -> None:
+    """Before, one list of open calls ended those of the other thread, and names were those of its module."""
+    meeting, memory = threading.Barrier(2), trace.Memory()
+    with trace.recording(memory), modules_as_spans():
+        threads = [threading.Thread(target=Slow(meeting), args=(torch.ones(1),)) for _ in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    around = {each.number: each for each in memory.spans}
+    inner = [each for each in memory.spans if each.name == "inner"]
+    assert sorted(each.name for each in memory.spans) == ["Slow", "Slow", "inner", "inner"]
+    assert all(around[each.parent].name == "Slow" and around[each.parent].thread == each.thread for each in inner)
+
+
+class Failing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise KeyError
+
+
+class Catching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing, self.after = Failing(), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            self.failing(x)
+        except KeyError:
+            return self.after(x)  # type: ignore[no-any-return]
+        raise AssertionError
+
+
+def test_a_module_that_failed_says_so_and_those_around_it_do_not() -> None:
+    memory = trace.Memory()
+    with trace.recording(memory), modules_as_spans():
+        Catching()(torch.ones(1))
+    assert {each.name: each.facts.get("error") for each in memory.spans} == {
+        "failing": "KeyError",
+        "after": None,
+        "Catching": None,
+    }
+
+
+def test_a_call_under_way_when_the_block_begins_is_left_alone() -> None:
+    class Recorded(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            self.block = modules_as_spans()
+            self.block.__enter__()
+            return x
+
+    module, memory = Recorded(), trace.Memory()
+    with trace.recording(memory):
+        module(torch.ones(1))
+        module.block.__exit__(None, None, None)
+    assert memory.spans == []
+
+
+def test_a_summary_leaves_out_what_outlives_the_span_around_it_and_facts_that_count_nothing() -> None:
+    outer = Span("outer", "block", 1, 0, 1, 0, 10)
+    inside = Span("inside", "block", 2, 1, 1, 8, 100, facts={"bytes": "many", "flops": None})
+    found = summary([inside, outer], [Event("transfer", 1, 0), Event("transfer", 2, 0, {"kind": "wait", "bytes": 3})])
+    own = {row.name: row.own_milliseconds for row in found.rows}
+    assert own == {"outer": pytest.approx(8e-6), "inside": pytest.approx(92e-6)}
+    assert found.transfers == {"wait": (1, 3)} and all(row.gigabytes_per_second is None for row in found.rows)

@@ -51,6 +51,14 @@ def test_settings_lie_on_top() -> None:
         (["model.preset=huge"], r"--set model.preset: is 'huge'; allowed: tiny, small, 50m, 135m, 350m"),
         (["model.folder=x"], r"configuration:2: model: holds both preset and folder or neither; allowed: one of them"),
         (["optimizer.lr=0"], r"--set optimizer.lr: is 0.0; allowed: above 0, at most 1e\+06"),
+        (
+            ["monitoring.sample_steps=-1"],
+            "--set monitoring.sample_steps: is -1; allowed: 1 for every step, .* 0 for none",
+        ),
+        (
+            ["monitoring.fingerprint_steps=-3"],
+            "--set monitoring.fingerprint_steps: is -3; allowed: 1 for .* 0 for none",
+        ),
         (["optimizer.min_lr_ratio=2"], r"--set optimizer.min_lr_ratio: is 2.0; allowed: 0 to 1"),
     ],
     ids=lambda each: each[0] if isinstance(each, list) else "",

@@ -26,6 +26,12 @@ def output() -> Console:
     return Console(markup=False, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else FILE_WIDTH)
 
 
+def printable(text: str) -> str:
+    """Names that a file or a script gave, for a terminal: a control character as its code, that none moves the cursor
+    or begins a line that looks like ours."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 @contextmanager
 def progress(start: str, *, lines: bool = False) -> Iterator[Callable[[str], None]]:
     """A line on stderr that says what is going on; silent where stderr is no terminal.

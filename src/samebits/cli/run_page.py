@@ -34,6 +34,8 @@ CURVES: Final = {
     "rate": "learning rate",
     "tokens_per_second": "tokens a second",
 }
+# Rows of a table: of alarms the first, for what comes later often follows, and of checkpoints the last.
+ROWS: Final = 100
 # Spans of the flame view, longest first within their parent.
 FLAMES: Final = 400
 
@@ -65,28 +67,33 @@ def render(folder: Path, *, with_evidence: bool = False) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found = summary(spans)
-    return environment.get_template("run.html").render(
-        name=folder.resolve().name,
-        start=of_kind["start"][-1],
-        steps=len(of_kind["step"]),
-        curves=[_curve(name, words, of_kind["step"], of_kind["alarm"]) for name, words in CURVES.items()],
-        alarms=of_kind["alarm"],
-        breaches=of_kind["breach"],
-        checkpoints=of_kind["checkpoint"],
-        end=of_kind["end"][-1] if of_kind["end"] else None,
-        kernels=found.of("kernel")[:20],
-        blocks=found.of("block")[:20],
-        flames=_flames(spans) if spans else None,
-        row=_row,
-        evidence=_evidence(of_kind["start"][-1]) if with_evidence else None,
-    )
+    found, flames = summary(spans), _flames(spans) if spans else None
+    with _reading(folder / events.NAME):
+        settings = dict(of_kind["start"][-1].get("settings", {}).items())
+    evidence = _evidence(settings) if with_evidence else None
+    with _reading(folder / events.NAME):
+        return environment.get_template("run.html").render(
+            name=folder.resolve().name,
+            start=of_kind["start"][-1],
+            steps=len(of_kind["step"]),
+            curves=[_curve(name, words, of_kind["step"], of_kind["alarm"]) for name, words in CURVES.items()],
+            alarms=of_kind["alarm"],
+            breaches=of_kind["breach"],
+            checkpoints=of_kind["checkpoint"],
+            shown=ROWS,
+            end=of_kind["end"][-1] if of_kind["end"] else None,
+            kernels=found.of("kernel")[:20],
+            blocks=found.of("block")[:20],
+            flames=flames,
+            row=_row,
+            evidence=evidence,
+        )
 
 
-def _evidence(start: dict[str, Any]) -> Evidence:
+def _evidence(settings: dict[str, Any]) -> Evidence:
     from samebits.cli.run_evidence import evidence
 
-    return evidence(start.get("settings", {}))
+    return evidence(settings)
 
 
 def _row(row: Row) -> tuple[str, ...]:
@@ -118,10 +125,10 @@ def _drawn(points: Sequence[tuple[int, float]], marked: Sequence[int]) -> Markup
         return 8 + (high - value) / span_y * (HEIGHT - BOTTOM - 16)
 
     line = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in thinned)
+    # Alarms that fall on one place of the screen are one line.
+    places = dict.fromkeys(f"{x(step):.1f}" for step in marked if first <= step <= last)
     marks = "".join(
-        f'<line class="alarm" x1="{x(step):.1f}" x2="{x(step):.1f}" y1="4" y2="{HEIGHT - BOTTOM}"/>'
-        for step in marked
-        if first <= step <= last
+        f'<line class="alarm" x1="{place}" x2="{place}" y1="4" y2="{HEIGHT - BOTTOM}"/>' for place in places
     )
     labels = "".join(
         f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.4g}</text>' for value in {low, high}
@@ -148,11 +155,24 @@ def _spans(folder: Path) -> list[Span]:
             given = json.loads(line)
             if "span" in given:
                 facts = {name: value for name, value in given.items() if name not in known}
-                numbers = {
-                    name: given[name] for name in ("granularity", "number", "parent", "thread", "began", "ended")
-                }
-                found.append(Span(name=given["span"], device=given.get("device"), facts=facts, **numbers))
+                numbers = {name: _number(given, name) for name in ("number", "parent", "thread", "began", "ended")}
+                device = None if given.get("device") is None else _number(given, "device")
+                name, granularity = _text(given, "span"), _text(given, "granularity")
+                found.append(Span(name, granularity, **numbers, device=device, facts=facts))
     return found
+
+
+def _number(given: dict[str, Any], name: str) -> int:
+    value = given[name]
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise ValueError(f"{name} is {value!r:.40}, and no whole number of 64 bits")
+    return value
+
+
+def _text(given: dict[str, Any], name: str) -> str:
+    if type(given[name]) is not str:
+        raise ValueError(f"{name} is {given[name]!r:.40}, and no text")
+    return str(given[name])
 
 
 @contextmanager
@@ -160,7 +180,7 @@ def _reading(path: Path) -> Iterator[None]:
     """What is wrong inside of a file is told with the file's name."""
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, jinja2.UndefinedError) as error:
         raise ValueError(
             f"{path}: cannot be read: {type(error).__name__}: {error}; allowed: a JSON object a line, as samebits"
             " wrote them"

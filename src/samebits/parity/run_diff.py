@@ -55,10 +55,12 @@ class Place:
     block: str
     operation: str
     element: tuple[int, ...]
+    exact: bool
+    """That element is known to differ; else its index is the first row and the first column that do."""
     elements: int
     """At most so many differ; 1: it is this one."""
     flipped_bits: str
-    """Of its pattern, where it is one element."""
+    """Of its pattern, where it is the only one of its row."""
     weights_differing: int
 
 
@@ -124,7 +126,7 @@ def compare(one: Path, other: Path) -> Comparison:
         settings=_first_values([_differing(*(side[step].settings for side in steps)) for step in before]),
         environment=_first_values([_differing(*(side[step].environment for side in steps)) for step in before]),
         difference=difference,
-        fingerprints=len([step for step in common if step in kept[0] and step in kept[1]]),
+        fingerprints=len([step for step in common if _compared(kept, step)]),
     )
 
 
@@ -136,9 +138,8 @@ def _first(
 ) -> Difference | None:
     for last, step in pairwise([common[0] - 1, *common]):
         numbers = _numbers(*(side[step].numbers for side in steps))
-        given = [side[step] for side in kept if step in side]
-        compared = len(given) == 2 and _of_one_model(*given)
-        place = _place(*given) if compared else None
+        compared = _compared(kept, step)
+        place = _place(*(side[step] for side in kept)) if compared else None
         if not numbers and place is None:
             continue
         part = _part(numbers, place, compared)
@@ -185,8 +186,12 @@ def _part(numbers: Mapping[str, Any], place: Place | None, compared: bool) -> st
     return next((part for name, part in of_number.items() if name in numbers), last)
 
 
-def _of_one_model(one: Gradients, other: Gradients) -> bool:
-    """Equal names, shapes and formats: only then is there an element to name."""
+def _compared(kept: Sequence[Mapping[int, Gradients]], step: int) -> bool:
+    """Both sides have fingerprints of a step, of equal names, shapes and formats: only then is there an element to
+    name."""
+    if not all(step in side for side in kept):
+        return False
+    one, other = (side[step] for side in kept)
     kinds = [{name: (each.shape, each.dtype) for name, each in side.items()} for side in (one, other)]
     return kinds[0] == kinds[1]
 
@@ -198,14 +203,14 @@ def _place(one: Gradients, other: Gradients) -> Place | None:
         return None
     weight = min(found, key=_backward_place)
     parted, shape = found[weight], one[weight].shape
-    elements = parted.rows_differing * len(parted.columns)
     return Place(
         weight=weight,
         block=block_of(weight),
         operation=f"gradient of {_last_name(weight)}",
         element=parted.element(shape),
-        elements=elements,
-        flipped_bits=f"{parted.xor:#x}" if elements == 1 else "",
+        exact=parted.exact,
+        elements=parted.rows_differing * len(parted.columns),
+        flipped_bits=f"{parted.xor:#x}" if parted.alone else "",
         weights_differing=len(found),
     )
 
@@ -248,6 +253,7 @@ def _tensor_place(differing: Mapping[str, Tensor], left: Mapping[str, Tensor], r
         block=block_of(weight),
         operation=f"{what} of {_last_name(weight)}",
         element=element,
+        exact=True,
         elements=len(places),
         flipped_bits=f"{patterns[0] ^ patterns[1]:#x}" if len(places) == 1 else "",
         weights_differing=len({weight_of(each) for each in differing}),

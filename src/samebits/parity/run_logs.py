@@ -53,6 +53,8 @@ def _steps(log: list[dict[str, Any]], path: Path) -> dict[int, Step]:
         elif kind == "step":
             found[each["step"]] = _made(start, {name: each[name] for name in NUMBERS})
         elif kind == "checkpoint" and each["step"] in found:
+            if not isinstance(each["digest"], str):
+                raise TypeError(f"digest is {each['digest']!r:.40}, and no text")
             found[each["step"]].numbers["checkpoint"] = each["digest"]
         elif kind == "breach":
             # One that was seen before the first step stopped that one.
@@ -65,7 +67,7 @@ def _steps(log: list[dict[str, Any]], path: Path) -> dict[int, Step]:
 def _made(start: Mapping[str, Any], numbers: dict[str, Any]) -> Step:
     # Where a run went on from is said among its settings, and is none.
     settings = {key: value for key, value in start["settings"].items() if not key.startswith("position.")}
-    return Step(numbers=numbers, settings=settings, environment=start.get("environment", {}))
+    return Step(numbers=numbers, settings=settings, environment=dict(start.get("environment", {}).items()))
 
 
 def fingerprints_of(folder: Path) -> dict[int, dict[str, Fingerprint]]:

@@ -27,7 +27,7 @@ class TensorBoard:
     def event(self, event: Event) -> None:
         step = event.facts.get("step")
         for name, value in event.facts.items():
-            if step is not None and name != "step" and isinstance(value, int | float):
+            if type(step) is int and name != "step" and isinstance(value, int | float):
                 self._writer.add_scalar(f"{event.name}/{name}", value, step)
 
     def close(self) -> None:
@@ -88,5 +88,10 @@ class OpenTelemetry:
 
 
 def _known(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Without numbers that are not known: an attribute has a value."""
-    return {name: value for name, value in facts.items() if value is not None}
+    """Without numbers that are not known: an attribute has a value. What is no number and no text is told as text;
+    OpenTelemetry would drop it with a warning."""
+    return {
+        name: value if isinstance(value, str | int | float) else str(value)
+        for name, value in facts.items()
+        if value is not None
+    }

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-# Steps that a rule looks back on, and how many it must have seen before it says anything.
+# Steps that a rule looks back on, and how many it must have seen before it compares. As many that alarm, one after the
+# other, are a new level.
 WINDOW: Final = 50
 LEAST: Final = 8
 # A gradient norm so many times the median of the window explodes; a loss so many spreads above it diverges; less than
@@ -52,10 +53,15 @@ class Sampled:
 
 
 class Drift:
-    """Watches one run. Each alarm is told once, at the step where it begins, until its cause has gone."""
+    """Watches one run. Each alarm is told once, at the step where it begins, until its cause has gone.
+
+    A number is compared with those before it that raised no alarm: a second spike is told as the first was. Where
+    `LEAST` steps in a row alarm, theirs is the level that counts from then on: what comes on top of it is told."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[float]] = {}
+        self._aside: dict[str, list[float]] = {}
+        """Numbers in a row that alarm."""
         self._on: set[tuple[str, str]] = set()
 
     def observe(
@@ -67,7 +73,7 @@ class Drift:
         tokens_per_second: float | None = None,
         blocks: Mapping[str, Sampled] | None = None,
     ) -> list[Alarm]:
-        """What begins at this step. Numbers that alarm are left out of what later ones are compared with."""
+        """What begins at this step."""
         blocks = blocks or {}
         found = [
             self._finite("step", "loss", step, loss),
@@ -78,8 +84,8 @@ class Drift:
         ]
         if tokens_per_second is not None:
             found.append(self._slow(step, tokens_per_second))
-        self._keep("loss", loss)
-        self._keep("gradient norm", norm)
+        self._keep("loss", loss, "loss divergence")
+        self._keep("gradient norm", norm, "gradient explosion")
         return [alarm for alarm in found if alarm is not None]
 
     def _finite(self, granularity: str, brick: str, step: int, value: float) -> Alarm | None:
@@ -111,7 +117,7 @@ class Drift:
             allowed=f"at least {limit:.6g}",
         )
         told = self._told(speed < limit, alarm)
-        self._keep("tokens a second", speed)
+        self._keep("tokens a second", speed, "throughput drop")
         return told
 
     def _loss_limit(self) -> float:
@@ -127,9 +133,21 @@ class Drift:
         seen = self._seen.get(brick, ())
         return statistics.median(seen) if len(seen) >= LEAST else empty
 
-    def _keep(self, brick: str, value: float) -> None:
-        if math.isfinite(value):
-            self._seen.setdefault(brick, deque(maxlen=WINDOW)).append(value)
+    def _keep(self, brick: str, value: float, kind: str) -> None:
+        """For what later numbers are compared with. A number that alarms is kept aside until its level has lasted."""
+        if not math.isfinite(value):
+            return
+        seen = self._seen.setdefault(brick, deque(maxlen=WINDOW))
+        aside = self._aside.setdefault(brick, [])
+        if (kind, brick) not in self._on:
+            aside.clear()
+            seen.append(value)
+            return
+        aside.append(value)
+        if len(aside) == LEAST:
+            seen.clear()
+            seen.extend(aside)
+            aside.clear()
 
     def _told(self, wrong: bool, alarm: Alarm) -> Alarm | None:
         key = (alarm.kind, alarm.brick)

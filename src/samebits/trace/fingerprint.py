@@ -6,6 +6,7 @@ the difference of the two bit patterns. Tensors of more dimensions count as matr
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,12 @@ class Fingerprint:
     @classmethod
     def of_document(cls, document: dict[str, Any]) -> Fingerprint:
         numbers = {name: tuple(int(each, 16) for each in document[name]) for name in ("rows", "columns", "xors")}
-        return cls(shape=tuple(document["shape"]), dtype=document["dtype"], **numbers)
+        shape = tuple(document["shape"])
+        wanted = dict(zip(("rows", "columns", "xors"), _sizes(shape), strict=True))
+        for name, size in wanted.items():
+            if len(numbers[name]) != size:
+                raise ValueError(f"a fingerprint of {shape} has {len(numbers[name])} {name}; allowed: {size}")
+        return cls(shape=shape, dtype=document["dtype"], **numbers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,15 +53,20 @@ class Parting:
     """Where two tensors differ first."""
 
     row: int
+    column: int
+    """Of the first element that differs in that row, where that is `exact`; else the first column that differs."""
+    exact: bool
+    alone: bool
+    """No other element of that row differs."""
     columns: tuple[int, ...]
-    """In which the difference of that row may be; one where only one element differs."""
+    """All that differ, in any row."""
     rows_differing: int
     xor: int
     """Of all differing patterns of the row: the flipped bits, where one element differs."""
 
     def element(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The index of the first element that may differ."""
-        return (self.row, self.columns[0])[: max(1, len(shape))] if len(shape) > 1 else (self.columns[0],)
+        """The index of the first element that differs, as far as it is known."""
+        return (self.row, self.column) if len(shape) > 1 else (self.column,)
 
 
 def fingerprint(tensor: Tensor) -> Fingerprint:
@@ -65,8 +76,7 @@ def fingerprint(tensor: Tensor) -> Fingerprint:
     patterns_RC = matrix.view(_PATTERN[matrix.element_size()]).to(torch.int64) & ((1 << 8 * matrix.element_size()) - 1)
     mixed_RC = _mixed(patterns_RC + 1)
     rows, columns = matrix.shape
-    places = torch.arange(max(rows, columns), dtype=torch.int64, device=tensor.device)
-    odd = _mixed(places) | 1
+    odd = _factors(max(rows, columns), tensor.device)
     return Fingerprint(
         shape=tuple(tensor.shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
@@ -76,6 +86,12 @@ def fingerprint(tensor: Tensor) -> Fingerprint:
     )
 
 
+def _sizes(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """How many rows, columns and XORs a tensor of this shape has."""
+    rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
+    return rows, columns, rows
+
+
 def parting(one: Fingerprint, other: Fingerprint) -> Parting | None:
     """Where they part; None: the same bits."""
     if (one.shape, one.dtype) != (other.shape, other.dtype):
@@ -83,11 +99,42 @@ def parting(one: Fingerprint, other: Fingerprint) -> Parting | None:
             f"fingerprint: {one.dtype} {one.shape} against {other.dtype} {other.shape}; allowed: of the same kind"
         )
     rows = [row for row, pair in enumerate(zip(one.rows, other.rows, strict=True)) if pair[0] != pair[1]]
+    columns = [column for column, pair in enumerate(zip(one.columns, other.columns, strict=True)) if pair[0] != pair[1]]
+    if bool(rows) != bool(columns):
+        raise ValueError(
+            f"fingerprint: {len(rows)} rows differ and {len(columns)} columns; allowed: some of both or none of both"
+        )
     if not rows:
         return None
-    columns = [column for column, pair in enumerate(zip(one.columns, other.columns, strict=True)) if pair[0] != pair[1]]
     first = rows[0]
-    return Parting(row=first, columns=tuple(columns), rows_differing=len(rows), xor=one.xors[first] ^ other.xors[first])
+    # Where one row differs, every column is one of its own.
+    single = columns[0] if len(columns) == 1 else None if len(rows) == 1 else _single(one, other, first, columns)
+    return Parting(
+        row=first,
+        column=columns[0] if single is None else single,
+        exact=single is not None or len(rows) == 1,
+        alone=single is not None,
+        columns=tuple(columns),
+        rows_differing=len(rows),
+        xor=one.xors[first] ^ other.xors[first],
+    )
+
+
+def _single(one: Fingerprint, other: Fingerprint, row: int, columns: list[int]) -> int | None:
+    """The column of the only element of this row that differs, where it is the only one of its column, too: then both
+    their sums differ by the same number, each times the factor of its place."""
+    odd = _factors(max(row, *columns) + 1).tolist()
+    of_row = other.rows[row] - one.rows[row]
+    for column in columns:
+        of_column = other.columns[column] - one.columns[column]
+        if (of_row * odd[row] - of_column * odd[column]) % 2**64 == 0:
+            return column
+    return None
+
+
+def _factors(count: int, device: torch.device | None = None) -> Tensor:
+    """What the elements of a row, or of a column, are multiplied by: an odd number for each place."""
+    return _mixed(torch.arange(count, dtype=torch.int64, device=device)) | 1
 
 
 def _mixed(numbers: Tensor) -> Tensor:

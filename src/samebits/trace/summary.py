@@ -50,8 +50,9 @@ class Summary:
 def summary(spans: Sequence[Span], events: Sequence[Event] = ()) -> Summary:
     """Groups spans by name and granularity."""
     inside: dict[int, int] = defaultdict(int)
+    around = {span.number: span for span in spans}
     for span in spans:
-        inside[span.parent] += span.nanoseconds
+        inside[span.parent] += _within(span, around.get(span.parent))
     # On the host a span of the GPU takes as long as its launch.
     own = {span.number: max(0, span.nanoseconds - inside[span.number]) for span in spans}
     whole = sum(own.values()) or 1
@@ -61,7 +62,7 @@ def summary(spans: Sequence[Span], events: Sequence[Event] = ()) -> Summary:
     rows = []
     for (granularity, name), group in groups.items():
         nanoseconds = sum(each.nanoseconds for each in group)
-        touched, flops = (sum(each.facts.get(name, 0) for each in group) for name in ("bytes", "flops"))
+        touched, flops = (sum(_counted(each.facts.get(name)) for each in group) for name in ("bytes", "flops"))
         mine = sum(own[each.number] for each in group)
         rows.append(
             Row(
@@ -77,7 +78,20 @@ def summary(spans: Sequence[Span], events: Sequence[Event] = ()) -> Summary:
         )
     moved: dict[str, tuple[int, int]] = {}
     for event in events:
-        if event.name == "transfer":
-            count, size = moved.get(event.facts["kind"], (0, 0))
-            moved[event.facts["kind"]] = count + 1, size + event.facts["bytes"]
+        kind, bytes_ = event.facts.get("kind"), event.facts.get("bytes")
+        if event.name == "transfer" and isinstance(kind, str):
+            count, size = moved.get(kind, (0, 0))
+            moved[kind] = count + 1, size + _counted(bytes_)
     return Summary(rows=tuple(rows), transfers=moved)
+
+
+def _within(span: Span, parent: Span | None) -> int:
+    """Nanoseconds of a span that lie in the one around it; a generator's or a task's may outlive that."""
+    if parent is None or span.device is not None:
+        return span.nanoseconds
+    return max(0, min(span.ended, parent.ended) - max(span.began, parent.began))
+
+
+def _counted(fact: Any) -> int:
+    """A count that a span says; a fact of anyone's own may have the same name and be none."""
+    return fact if type(fact) is int else 0

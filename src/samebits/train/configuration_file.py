@@ -165,6 +165,10 @@ def _faults(config: TrainConfig) -> Iterator[tuple[str, str]]:
     ):
         if count is not None and count < 1:
             yield key, f"is {count}; allowed: at least 1"
+    for name in ("sample_steps", "fingerprint_steps"):
+        steps = getattr(config.monitoring, name)
+        if steps < 0:
+            yield f"monitoring.{name}", f"is {steps}; allowed: 1 for every step, n for every n-th, 0 for none"
     if training.save_total_limit is not None and training.save_total_limit < LEAST_KEPT:
         yield "training.save_total_limit", f"is {training.save_total_limit}; allowed: at least {LEAST_KEPT}"
     if training.lanes & (training.lanes - 1) or training.global_batch_size % training.lanes:

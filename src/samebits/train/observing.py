@@ -41,7 +41,7 @@ class Observing:
             trainer.observers.append(self._observe)
 
     def alarms(self, record: StepRecord, tokens_per_second: float) -> list[Alarm]:
-        """What begins to drift at this step. The first steps of a run compile and warm up: they are not timed."""
+        """What begins to drift at this step. A run's first steps, which compile and warm up, are too few to compare."""
         blocks, self._blocks = self._blocks, {}
         return self._drift.observe(
             record.step, loss=record.loss, norm=record.norm, tokens_per_second=tokens_per_second, blocks=blocks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samebits.cli.console import Json, output, print_json
+from samebits.cli.console import Json, output, print_json, printable
 
 if TYPE_CHECKING:
     from samebits.parity.run_diff import Comparison, Difference
@@ -45,7 +45,7 @@ def diff(
         print_json({"schema": SCHEMA, **found.document()})
     else:
         for line in lines(found):
-            output().print(line)
+            output().print(printable(line))
     raise typer.Exit(0 if found.difference is None else 1)
 
 
@@ -99,6 +99,10 @@ def _place(difference: Difference) -> Iterator[str]:
         yield f"  gradients that differ, as a consequence: {place.weights_differing}"
         return
     index = ", ".join(map(str, place.element))
-    bits = f"bits {place.flipped_bits} flipped" if place.flipped_bits else f"at most {place.elements} elements differ"
-    yield f"  block {place.block}, {place.operation}: {place.weight}[{index}], {bits}"
+    said = [f"bits {place.flipped_bits} flipped"] if place.flipped_bits else []
+    if not place.exact:
+        said.append("the first row and the first column that differ")
+    if place.elements > 1:
+        said.append(f"at most {place.elements} elements differ")
+    yield f"  block {place.block}, {place.operation}: {place.weight}[{index}], {', '.join(said)}"
     yield f"  {'weights' if 'update' in difference.part else 'gradients'} that differ: {place.weights_differing}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import runpy
 import sys
 import traceback
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from samebits.cli.console import Json, output, print_json, progress
+from samebits.cli.console import Json, output, print_json, printable, progress
 from samebits.cli.devices import check_device
+from samebits.records.plain_file import refuse_unless_plain
 from samebits.records.shipped import recipe
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 SCHEMA = "samebits.profile/1"
 # Rows of a table; the files hold all of them.
 SHOWN = 12
+# The exit code of a shell's command that was interrupted.
+INTERRUPTED = 130
 
 
 def profile(
@@ -56,16 +60,22 @@ def profile(
     sinks: list[trace.Sink] = [memory]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
+        for name in ("trace.json", "trace.jsonl"):
+            refuse_unless_plain(folder / name)
         sinks += [trace.ChromeTrace(folder / "trace.json"), trace.JsonLines(folder / "trace.jsonl")]
     with progress(f"profiling {subject}"), ExitStack() as stack:
         stack.enter_context(trace.recording(*sinks))
         stack.enter_context(modules_as_spans())
         if torch.cuda.is_available():
             stack.enter_context(transfers())
-        if config is None:
-            code = _script(Path(subject), arguments or [], as_json)
-        else:
-            _training(config, steps)
+        try:
+            if config is None:
+                code = _script(Path(subject), arguments or [], as_json)
+            else:
+                _training(config, steps)
+        except KeyboardInterrupt:
+            # Who has seen enough wants to see what there is.
+            code = INTERRUPTED
     found = summary(memory.spans, memory.events)
     if as_json:
         print_json({"schema": SCHEMA, "subject": subject, **found.document()})
@@ -90,10 +100,14 @@ def _script(path: Path, arguments: list[str], as_json: bool) -> int:
     from samebits.sim.programs import command_line
 
     where = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    process = os.getpid()
     with command_line(str(path), arguments), where:
         try:
             runpy.run_path(str(path), run_name="__main__")
         except SystemExit as ended:
+            if os.getpid() != process:
+                # A process that the script forked ends as it would there: the profile is not its to show.
+                raise
             if isinstance(ended.code, str):
                 print(ended.code, file=sys.stderr)
             return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -103,7 +117,11 @@ def _script(path: Path, arguments: list[str], as_json: bool) -> int:
             while calls is not None and calls.tb_frame.f_code.co_filename != str(path):
                 calls = calls.tb_next
             traceback.print_exception(error.with_traceback(calls))
+            if os.getpid() != process:
+                raise SystemExit(1) from None
             return 1
+    if os.getpid() != process:
+        raise SystemExit(0)
     return 0
 
 
@@ -150,5 +168,5 @@ def _table(granularity: str, rows: list[Row]) -> Table:
         speeds = (row.gigabytes_per_second, row.gigaflops_per_second)
         shown = ("" if each is None else f"{each:.1f}" for each in speeds)
         numbers = (f"{row.milliseconds:.2f}", f"{row.own_milliseconds:.2f}", f"{row.share:.1%}", *shown)
-        table.add_row(row.name, str(row.count), *numbers)
+        table.add_row(printable(row.name), str(row.count), *numbers)
     return table

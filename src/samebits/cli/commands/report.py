@@ -59,6 +59,7 @@ def _written(run: Path, page: Path | None, evidence: bool) -> Path:
     refuse_unless_plain(path)
     text = render(run, with_evidence=evidence)
     beside = path.with_name(f"{path.name}.part")
-    beside.write_text(text, encoding="utf-8")
+    # Half a surrogate, which JSON can hold and UTF-8 cannot, is shown as its code.
+    beside.write_text(text, encoding="utf-8", errors="backslashreplace")
     beside.replace(path)
     return path
