@@ -6,7 +6,7 @@ one place are all told, with both call sites. Knows no torch.distributed."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from torch import Tensor
@@ -49,6 +49,7 @@ class Arrival:
 
 
 Timing = Callable[[Members, Sequence[Call], Sequence[float]], Sequence[float]]
+"""From who takes part (of a message: sender, receiver), their calls and clocks to the clocks at which each goes on."""
 
 
 def no_time(members: Members, calls: Sequence[Call], clocks: Sequence[float]) -> Sequence[float]:
@@ -229,7 +230,8 @@ class Network:
                 self._fail([send, receive], error)
                 return
             into.data.copy_(carried.view_as(into))
-            times = self._parts.timing(members, [send.call, receive.call], [send.clock, receive.clock])
+            both = replace(members, ranks=(source, to))
+            times = self._parts.timing(both, [send.call, receive.call], [send.clock, receive.clock])
             taken = digest_of([carried])
             entry = Entry(
                 "receive", receive.site, taken, digest_of([into]), source if any_source else -1, _last([send, receive])
