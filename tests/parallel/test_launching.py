@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from tests.parallel import ranks as testing
 
+from samebits.cli import commands
+from samebits.cli.commands.launch import ON_RANKS
 from samebits.parallel import launching_processes
 from samebits.parallel.launching import Ended, Outcome, launch
 from samebits.parallel.launching_processes import Process, Screen
@@ -269,12 +271,19 @@ def test_an_orphan_is_noticed(tmp_path: Path, launched: Callable[[bool], BasePro
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--nproc", "0", "--", "doctor"], "launch: nproc is 0; allowed: at least 1"),
-        (["--nproc", "2"], "launch: missing command after --; allowed: bench, check, "),
-        (["--nproc", "2", "--", "trian"], "launch: command is 'trian'; allowed: bench, check, "),
-        (["--nproc", "2", "--", "launch"], "launch: command is 'launch'; allowed: bench, check, "),
-        (["--nproc", "2", "--", "gone.py"], "launch: gone.py is no file; allowed: bench, check, "),
-        (["--nproc", "2", "--timeout", "-1", "--", "doctor"], "ranks: timeout is -1.0; allowed: seconds above 0"),
+        (["--nproc", "0", "--", "train"], "launch: nproc is 0; allowed: at least 1"),
+        (["--nproc", "2"], "launch: missing command after --; allowed: debug, distill, generate, rl, train, "),
+        (["--nproc", "2", "--", "trian"], "launch: command is 'trian'; allowed: debug, distill, generate, rl, train, "),
+        (
+            ["--nproc", "2", "--", "launch"],
+            "launch: command is 'launch'; allowed: debug, distill, generate, rl, train, ",
+        ),
+        (["--nproc", "2", "--", "merge", "a.yaml"], "launch: command is 'merge'; allowed: debug, distill, "),
+        (
+            ["--nproc", "2", "--", "gone.py"],
+            "launch: gone.py is no file; allowed: debug, distill, generate, rl, train, ",
+        ),
+        (["--nproc", "2", "--timeout", "-1", "--", "train"], "ranks: timeout is -1.0; allowed: seconds above 0"),
         (["--", "doctor"], "Missing option '--nproc'."),
     ],
 )
@@ -286,6 +295,13 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
     printed = capsys.readouterr()
     assert raised.value.code == 2 and printed.out == ""
     assert printed.err.startswith(f"samebits: {words}") and printed.err.count("\n") == 1
+
+
+def test_commands_that_are_launched_are_those_whose_ranks_meet() -> None:
+    """Of any other command there would be so many copies, each of which writes what the others write."""
+    folder = Path(commands.__file__).parent
+    meeting = [file.stem for file in folder.glob("*.py") if "parallel.launching import ranks" in file.read_text()]
+    assert sorted(meeting) == list(ON_RANKS)
 
 
 @pytest.mark.long

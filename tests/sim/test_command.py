@@ -127,6 +127,27 @@ def test_a_program_whose_bits_stay_is_code_0(sums: str, capsys: pytest.CaptureFi
     assert code == 0 and (found["schedules"], found["distinct"], found["hashes"]) == (8, 8, 1)
 
 
+CLOCK = """
+import time, torch, torch.distributed as dist
+def program(rank):
+    dist.init_process_group("gloo")
+    x = torch.tensor([time.monotonic_ns()])
+    dist.all_reduce(x)
+"""
+
+
+def test_a_program_that_does_not_repeat_itself_cannot_be_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "clock.py"
+    path.write_text(CLOCK)
+    code, found = document(capsys, "explore", f"{path}:program", "--seeds", "5")
+    assert code == 3 and found["verdict"] == "could not be judged" and found["finding"] is None
+    assert found["unsteady"].startswith("the program does not repeat itself: FIFO, run twice: collective 1 of group")
+    code, out, _ = said(capsys, "explore", f"{path}:program", "--seeds", "5")
+    assert code == 3 and "does not repeat itself" in out and "races" not in out
+
+
 def test_what_a_program_never_comes_to_is_told_and_shows_nothing(sums: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (("--fault", "crash@1:999"), ("--trace", "999:1"), ("--trace", "1:99")):
         code, found = document(capsys, "run", sums, *words)

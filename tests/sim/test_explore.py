@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -177,6 +178,56 @@ def test_E7_a_program_that_races_by_itself_is_said_to_with_both_events() -> None
     any_source = explore(Program(receiving_from_any, 3), range(100)).finding
     assert any_source is not None and "received from rank 1 in one run and from rank 2" in any_source.why
     assert "rank 1's message and rank 2's are both on their way" in any_source.races
+
+
+ticks = itertools.count()
+kept: list[int] = []
+
+
+def reading_a_clock(rank: int) -> torch.Tensor:
+    dist.init_process_group("gloo")
+    x = torch.tensor([float(next(ticks))])
+    dist.all_reduce(x)
+    return x
+
+
+def keeping_a_list(rank: int) -> int:
+    """Every collective gives the same; what comes back grows from run to run."""
+    dist.init_process_group("gloo")
+    kept.append(rank)
+    dist.barrier()
+    return len(kept)
+
+
+def failing_now_and_then(rank: int) -> None:
+    dist.init_process_group("gloo")
+    if next(ticks) % 7 == 0:
+        raise ArithmeticError("now")
+    dist.barrier()
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (reading_a_clock, "all-reduce on rank 0 at "),
+        (keeping_a_list, "rank 0 returned other bits"),
+        (failing_now_and_then, "ArithmeticError: now"),
+    ],
+)
+def test_E7_a_program_that_does_not_repeat_itself_is_not_said_to_race(function: Any, words: str) -> None:
+    global ticks
+    ticks = itertools.count(1)
+    found = explore(Program(function, 2), range(20))
+    assert found.finding is None and not found.holds and found.unsteady.startswith("the program does not repeat itself")
+    assert words in found.unsteady
+    assert len(found.hashes) <= 2
+
+
+def test_E7_unless_schedules_are_run_twice_a_clock_is_blamed_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: nobody asks whether a schedule repeats itself."""
+    monkeypatch.setattr("samebits.sim.explore._unsteady", lambda *_: "")
+    finding = explore(Program(reading_a_clock, 2), range(20)).finding
+    assert finding is not None and "brought other bits" in finding.why
 
 
 def slow_wires(members: Members, calls: Any, clocks: Any) -> list[float]:

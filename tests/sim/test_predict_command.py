@@ -48,6 +48,21 @@ def test_a_table_of_promises_and_layouts(call: Called) -> None:
     assert "a model's word, not a measurement" in out
 
 
+@pytest.mark.parametrize("option", ["--trace", "--picture"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_predicted(
+    option: str, call: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def predicted(*_: Any) -> None:
+        raise AssertionError("it was predicted first")
+
+    monkeypatch.setattr("samebits.sim.predict.predict_all", predicted)
+    for path in (tmp_path, tmp_path / "absent" / "file"):
+        code, out, err = call(*TINY, option, str(path))
+        assert (code, out) == (2, "")
+        assert err == f"samebits: sim predict: {option} is {path}; allowed: a file in a folder that is there\n"
+    assert "it was predicted first" in call(*TINY, option, str(tmp_path / "file"))[2]
+
+
 def test_a_document_with_json(call: Called) -> None:
     code, out, _ = call(*TINY, "--layout", "dp4xtp2", "--json")
     found = json.loads(out)

@@ -11,9 +11,10 @@ import pytest
 from samebits.model import PRESETS as MODELS
 from samebits.parallel import volumes
 from samebits.parallel.collectives import TILE_ROWS as SENT_ROWS
+from samebits.parallel.schedules import Lanes
 from samebits.sim import collective_cost as cost
 from samebits.sim.decoder_cost import Decoder, Kernel, Pass
-from samebits.sim.gpus import H100, H100_NODE, preset
+from samebits.sim.gpus import H100, H100_NODE, Cluster, preset
 from samebits.sim.layouts import Layout, Training, layouts_of, memory, refusals
 from samebits.sim.predict import SETS, Prediction, Refused, fastest, predict, predict_all
 from samebits.sim.step import TILE_ROWS, Step
@@ -183,6 +184,39 @@ def test_memory_grows_with_lanes_and_shrinks_with_ranks() -> None:
     training = Training(decoder=EIGHT_B, sequences=64, length=4096, micro_batch=1, lanes=64)
     assert memory(training, Layout(2, 8), BOTH) > memory(training, Layout(2, 8), frozenset())
     assert memory(training, Layout(4, 8), BOTH) < memory(training, Layout(2, 8), BOTH)
+
+
+def gradient_sets(training: Training, layout: Layout) -> float:
+    """How many times its weights a rank has gradients, beyond the one set of a step without promises."""
+    more = memory(training, layout, BOTH) - memory(training, layout, frozenset())
+    return 1 + more / (4 * training.decoder.weights / layout.tensor)
+
+
+@pytest.mark.parametrize(("micro_batch", "sets"), [(1, 4), (2, 4), (4, 4), (6, 4), (8, 5), (16, 8), (64, 8)])
+def test_lanes_that_share_a_pass_have_gradients_of_their_own(micro_batch: int, sets: int) -> None:
+    """P + log2(L / (D P)), as `docs/parallel_layout.md` says and the trainer has it."""
+    training = Training(decoder=EIGHT_B, sequences=32, length=128, micro_batch=micro_batch, lanes=16)
+    layout = Layout(2, 2)
+    lanes, own = Lanes(lanes=16, sequences=2), 8
+    together = lanes.together(own, micro_batch)
+    assert gradient_sets(training, layout) == pytest.approx(sets)
+    assert sets == together + (own // together).bit_length() - 1
+    step = Step(training, layout, H100S, BOTH)
+    assert step._lanes_of_pass() == together and Step(training, layout, H100S, frozenset())._lanes_of_pass() == 1
+
+
+def test_a_layout_whose_lanes_do_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight sets of gradients; four would fit, as planted: every lane has a pass of its own."""
+    training = Training(decoder=EIGHT_B, sequences=64, length=128, micro_batch=8, lanes=64)
+    layout = Layout(8, 8)
+    assert "GB a GPU; a H100 80GB has 32" in " ".join(refusals(training, layout, small_memory(), BOTH))
+    monkeypatch.setattr(Training, "lanes_together", lambda self, layout: (8, 1))
+    assert refusals(training, layout, small_memory(), BOTH) == []
+
+
+def small_memory() -> Cluster:
+    """A H100 of which others have taken most."""
+    return replace(H100S, device=replace(H100S.device, memory=32 * 10**9))
 
 
 def test_a_kernel_is_bound_by_the_slower_slope_of_the_roofline() -> None:

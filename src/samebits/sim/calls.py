@@ -189,5 +189,6 @@ OPERATIONS: Final[dict[str, Callable[[Sequence[Call], Algorithms], None]]] = {
 
 def execute(calls: Sequence[Call], how: Algorithms) -> None:
     """Does to all ranks' tensors what the collective does. `calls` are in rank order."""
-    with torch.no_grad():
+    # Elsewhere tensors that a program made in inference mode cannot be written to.
+    with torch.inference_mode():
         OPERATIONS[calls[0].operation](calls, how)

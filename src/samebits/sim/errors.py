@@ -25,6 +25,10 @@ class MismatchError(SimError):
     """Members of a group entered different collectives at the same place of its sequence."""
 
 
+class RaceError(SimError):
+    """A rank wrote to memory that a collective or a message still used."""
+
+
 class CollectiveTimeoutError(SimError):
     """A collective took longer, in simulated time, than the timeout of its group."""
 

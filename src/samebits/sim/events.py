@@ -36,6 +36,10 @@ class Engine:
         tie = 0.0 if self._ties is None else self._ties.random()
         heapq.heappush(self._heap, (time, tie, self._posted, event))
 
+    def clear(self) -> None:
+        """Nothing that is pending happens any more."""
+        self._heap.clear()
+
     @property
     def idle(self) -> bool:
         return not self._heap

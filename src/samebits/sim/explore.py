@@ -100,16 +100,18 @@ class Exploration:
     finding: Finding | None = None
     missed: tuple[str, ...] = ()
     """Planned faults that no schedule came to."""
+    unsteady: str = ""
+    """How one schedule, run twice, differs from itself; empty where it does not, or nobody had to ask."""
 
     @property
     def holds(self) -> bool:
-        return self.finding is None
+        return self.finding is None and not self.unsteady
 
 
-def _why(reference: Seen, seen: Seen) -> tuple[str, Difference | None]:
+def _why(reference: Seen, seen: Seen, name: str = "FIFO") -> tuple[str, Difference | None]:
     """How a schedule differs from the reference: (in words, the first collective); empty where it does not."""
     if seen.error != reference.error:
-        return f"it ended with {seen.error or 'no error'}; FIFO with {reference.error or 'no error'}", None
+        return f"it ended with {seen.error or 'no error'}; {name} with {reference.error or 'no error'}", None
     if seen.error:
         return "", None
     difference = reference.journal.difference(seen.journal)
@@ -145,6 +147,7 @@ def explore(
     found.missed = found.reference.missed
     if found.reference.error and not how.faults:
         return found
+    found.hashes.add(found.reference.digests)
     for seed in seeds:
         for name in policies:
             seen = run_once(program, policy_of(name, seed, program.ranks), how)
@@ -155,12 +158,25 @@ def explore(
             found.missed = tuple(fault for fault in found.missed if fault in seen.missed)
             why, difference = _why(found.reference, seen)
             if why:
+                found.unsteady = _unsteady(program, how, found.reference, seen)
+            if why and not found.unsteady:
                 found.finding = _finding(program, how, found.reference, seen, seed, name, why, difference, shrink)
             if told is not None:
                 told(found)
-            if found.finding is not None:
+            if not found.holds:
                 return found
     return found
+
+
+def _unsteady(program: Program, how: Settings, reference: Seen, seen: Seen) -> str:
+    """How the reference or a schedule that differs from it differs from itself when it is run again: a clock, memory
+    that nobody wrote, a module's variable that the last run left behind. Then schedules are not what decides."""
+    for name, one in (("FIFO", reference), ("a schedule", seen)):
+        picks = {choice.number: choice.index for choice in one.trace.unusual}
+        why, _ = _why(one, run_once(program, Replayed(picks), how), "the first time")
+        if why:
+            return f"the program does not repeat itself: {name}, run twice: {why}"
+    return ""
 
 
 def replay(program: Program, trace: str, settings: Settings | None = None) -> Seen:

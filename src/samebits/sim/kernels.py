@@ -5,6 +5,7 @@ resumes it; it never enters the engine itself."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,14 +51,34 @@ class Context:
     place: PE
 
     def compute(self, seconds: float, what: str = "compute") -> Compute:
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"{self.place}: {what} takes {seconds} s; allowed: finite, at least 0")
         return Compute(seconds, what)
 
     def send(self, direction: str, payload: npt.ArrayLike) -> Send:
         """The payload is captured here: what the kernel does to its buffer afterwards is not sent."""
-        return Send(direction, np.array(payload, dtype=np.float32, copy=True))
+        return Send(direction, _captured(payload, f"{self.place} {direction}"))
 
     def receive(self, direction: str) -> Receive:
         return Receive(direction)
+
+
+def _captured(payload: npt.ArrayLike, where: str) -> Payload:
+    """A copy as float32, for queues hold nothing else; ValueError for numbers that would become others on the way."""
+    given = np.asarray(payload)
+    if given.dtype.kind not in "fiub":
+        raise ValueError(f"{where}: a message of {given.dtype}; allowed: float32, or numbers that it holds exactly")
+    with np.errstate(over="ignore", invalid="ignore"):
+        captured: Payload = given.astype(np.float32)
+        # Wide enough for whole numbers of 64 bits, too.
+        kept = (captured.astype(np.longdouble) == given.astype(np.longdouble)) | np.isnan(captured)
+    if not kept.all():
+        value = given.reshape(-1)[np.flatnonzero(~np.atleast_1d(kept))[0]]
+        raise ValueError(
+            f"{where}: a message of {given.dtype} has {value}, which float32 does not hold; allowed: float32, or"
+            " numbers that it holds exactly"
+        )
+    return captured
 
 
 @dataclass(slots=True, eq=False)

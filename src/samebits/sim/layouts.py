@@ -84,6 +84,13 @@ class Training:
         each = min(self.micro_batch, own)
         return -(-own // each), each
 
+    def lanes_together(self, layout: Layout) -> tuple[int, int]:
+        """(lanes of a copy, how many of them share a pass: a whole subtree, as in the trainer); each has gradients of
+        its own meanwhile."""
+        own, each = max(1, self.lanes // layout.data), max(1, self.sequences // self.lanes)
+        fitting = max(1, self.passes(layout)[1] // each)
+        return own, min(own, 1 << (fitting.bit_length() - 1))
+
 
 def refusals(training: Training, layout: Layout, cluster: Cluster, promises: frozenset[str]) -> list[str]:
     """Why a layout cannot be, one line each; none where it can."""
@@ -127,8 +134,9 @@ def memory(
     held = d.weights / layout.tensor / (layout.data if sharding == "full" else 1)
     sets = 1.0
     if "data" in promises:
-        own = max(1, training.lanes // layout.data)
-        sets += max(0, own.bit_length() - 1)
+        # One for each lane of a pass, and for each level of the tree over passes.
+        own, together = training.lanes_together(layout)
+        sets = together + float((own // together).bit_length() - 1)
     _, each = training.passes(layout)
     rows = each * training.length
     kept = 10 * d.hidden_size + (4 * d.query + 4 * d.key + 3 * d.intermediate_size) / layout.tensor

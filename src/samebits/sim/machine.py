@@ -5,7 +5,7 @@ dispatch, from the host to the SIP's root cube, from cube to cube, from cube to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,6 +49,8 @@ class Machine:
         self.queues = queues(self.engine, self.wires, settings or QueueSettings(), self.faults, seed=seed)
         self.spans: list[Span] = []
         self._live: list[Program] = []
+        self._failed = ""
+        """The launch that ended badly. What it left under way would reach the next one."""
 
     @property
     def now(self) -> float:
@@ -77,16 +79,34 @@ class Machine:
         if not chosen or len(set(chosen)) != len(chosen):
             raise ValueError(f"launch: {len(chosen)} PEs, {len(set(chosen))} different; allowed: each once, at least 1")
         launch = Launch(name or getattr(kernel, "__name__", "kernel"), chosen)
+        if self._failed:
+            raise ValueError(f"launch: {self._failed} has failed on this machine; allowed: a new machine")
+        busy = {each.place: each.launch.name for each in self._live}
+        if taken := [place for place in chosen if place in busy]:
+            # Two programs would wait for one queue, and one of them would never be woken.
+            raise ValueError(f"launch: {taken[0]} has {busy[taken[0]]} to run; allowed: a launch on it after `run`")
         start = self.now + max(map(self.dispatch_latency, chosen))
+        programs: list[Program] = []
         for place in chosen:
-            program = Program(place, kernel(Context(place), *arguments(place)), launch)
+            generator = kernel(Context(place), *arguments(place))
+            if not isinstance(generator, Generator):
+                raise ValueError(
+                    f"launch: {launch.name} is no generator, it gave {type(generator).__name__}; allowed: a function"
+                    " with yield"
+                )
+            programs.append(Program(place, generator, launch))
+        for program in programs:
             self._live.append(program)
             self.engine.at(start, partial(self._begin, program))
         return launch
 
     def run(self) -> None:
         """Advances time until all programs have ended; a deadlock is told with who waits for what."""
-        self.engine.run()
+        try:
+            self.engine.run()
+        except BaseException:
+            self._end_all()
+            raise
         if self._live:
             waiting = [Waiting(each.place, each.waits_for, each.call_site()) for each in self._live]
             self._end_all()
@@ -105,7 +125,9 @@ class Machine:
         return launch
 
     def _end_all(self) -> None:
+        self.engine.clear()
         for program in self._live:
+            self._failed = program.launch.name
             program.generator.close()
         self._live.clear()
 
@@ -123,15 +145,21 @@ class Machine:
             program.launch.finished[program.place] = self.now
             return
         except BaseException:
+            self._failed = program.launch.name
             self._live.remove(program)
-            self._end_all()
             raise
         if isinstance(request, Compute):
             self._compute(program, request)
         elif isinstance(request, Send):
             self._send(program, request)
-        else:
+        elif isinstance(request, Receive):
             self._receive(program, request)
+        else:
+            self._failed = program.launch.name
+            raise ValueError(
+                f"{program.place}: {program.launch.name} yields {request!r:.60} at {program.call_site()}; allowed:"
+                " pe.compute, pe.send, pe.receive"
+            )
 
     def _compute(self, program: Program, request: Compute) -> None:
         stop = self.now + request.seconds

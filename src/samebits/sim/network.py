@@ -6,15 +6,17 @@ one place are all told, with both call sites. Knows no torch.distributed."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+import torch
 from torch import Tensor
 
 from samebits.sim.calls import Algorithms, Call, execute
 from samebits.sim.engine import Engine, Handle
-from samebits.sim.errors import CollectiveTimeoutError, MismatchError
+from samebits.sim.errors import CollectiveTimeoutError, MismatchError, RaceError
 from samebits.sim.host_reads import Writers
+from samebits.sim.in_flight import InFlight, handed_over, race_of
 from samebits.sim.journal import Entry, Journal
 from samebits.sim.rank import Rank, State, call_site
 from samebits.sim.results import digest_of
@@ -46,9 +48,16 @@ class Arrival:
     site: str
     clock: float
     handle: Handle
+    watched: tuple[InFlight, ...] = ()
+    """What the program must leave alone until it is complete."""
+
+    @property
+    def race(self) -> str:
+        return race_of(self.rank.number, self.call.operation, self.site, self.watched)
 
 
 Timing = Callable[[Members, Sequence[Call], Sequence[float]], Sequence[float]]
+"""From who takes part (of a message: sender, receiver), their calls and clocks to the clocks at which each goes on."""
 
 
 def no_time(members: Members, calls: Sequence[Call], clocks: Sequence[float]) -> Sequence[float]:
@@ -109,7 +118,8 @@ class Network:
         meeting = self._meetings.setdefault((members, sequence), Meeting(members, sequence))
         what = f"{call} of {members.label}, collective {sequence}"
         handle = Handle(what, blockers=meeting.missing)
-        arrival = Arrival(rank, call, call_site(), rank.clock, handle)
+        watched = handed_over((*call.inputs, *call.outputs))
+        arrival = Arrival(rank, call, call_site(), rank.clock, handle, watched)
         meeting.arrivals.append(arrival)
         rank.scheduler.touched.add(f"{members.label}, collective {sequence}")
         self.journal.entered.append((members.label, sequence, rank.number))
@@ -137,6 +147,8 @@ class Network:
     def _happen(self, meeting: Meeting) -> None:
         """All have come: the data first, then the times at which members see it."""
         members, arrivals = meeting.members, in_rank_order(meeting.arrivals)
+        if self._raced(arrivals):
+            return
         calls = [each.call for each in arrivals]
         taken = [digest_of(call.brought(place)) for place, call in enumerate(calls)]
         try:
@@ -153,6 +165,13 @@ class Network:
             self.writers.written(each.call.outputs, each.handle)
             each.handle.complete(finish)
         self._limit(members, meeting, arrivals)
+
+    def _raced(self, arrivals: Sequence[Arrival]) -> bool:
+        """Whether somebody wrote to what is still under way; then everybody is told."""
+        race = next((each.race for each in arrivals if each.race), "")
+        if race:
+            self._fail(arrivals, RaceError(f"{race}{self._cluster.faults.told}"))
+        return bool(race)
 
     def _limit(self, members: Members, meeting: Meeting, arrivals: Sequence[Arrival]) -> None:
         """Every member is told when one of them had to wait longer than the group allows."""
@@ -176,22 +195,24 @@ class Network:
     def send(self, members: Members, rank: Rank, tensor: Tensor, to: int, tag: int) -> Handle:
         """A message to a member; complete when it is received. What it carries is what the tensor holds now."""
         call = Call("send", (tensor.detach().clone(),), ())
-        return self._message(members, rank, call, rank.number, members.ranks[to], tag)
+        return self._message(members, rank, call, rank.number, members.ranks[to], tag, tensor)
 
     def receive(self, members: Members, rank: Rank, tensor: Tensor, source: int | None, tag: int) -> Handle:
         """A message from a member, or from whoever sends first (source None)."""
         call = Call("receive", (), (tensor,))
         known = None if source is None else members.ranks[source]
-        return self._message(members, rank, call, known, rank.number, tag)
+        return self._message(members, rank, call, known, rank.number, tag, tensor)
 
-    def _message(self, members: Members, rank: Rank, call: Call, source: int | None, to: int, tag: int) -> Handle:
+    def _message(
+        self, members: Members, rank: Rank, call: Call, source: int | None, to: int, tag: int, tensor: Tensor
+    ) -> Handle:
         channels = self._channels.setdefault((members, to, tag), [])
         end = f"to rank {to}" if call.operation == "send" else f"from rank {'any' if source is None else source}"
         handle = Handle(
             f"{call.operation} {end} (tag {tag}) in {members.label}",
             blockers=lambda: self._others(members, source, to, rank.number),
         )
-        arrival = Arrival(rank, call, call_site(), rank.clock, handle)
+        arrival = Arrival(rank, call, call_site(), rank.clock, handle, handed_over([tensor]))
         if call.operation == "receive":
             self.writers.note(call.outputs, handle)
         channels.append(Channel(source, arrival))
@@ -220,6 +241,8 @@ class Network:
         number = self._counts[channel, to] = self._counts.get((channel, to), 0) + 1
 
         def happen() -> None:
+            if self._raced([send, receive]):
+                return
             carried, into = send.call.inputs[0], receive.call.outputs[0]
             if carried.numel() != into.numel() or carried.dtype != into.dtype:
                 error = MismatchError(
@@ -228,8 +251,10 @@ class Network:
                 )
                 self._fail([send, receive], error)
                 return
-            into.data.copy_(carried.view_as(into))
-            times = self._parts.timing(members, [send.call, receive.call], [send.clock, receive.clock])
+            with torch.inference_mode():
+                into.data.copy_(carried.view_as(into))
+            both = replace(members, ranks=(source, to))
+            times = self._parts.timing(both, [send.call, receive.call], [send.clock, receive.clock])
             taken = digest_of([carried])
             entry = Entry(
                 "receive", receive.site, taken, digest_of([into]), source if any_source else -1, _last([send, receive])

@@ -164,11 +164,7 @@ class Step:
         return self.seconds(forward) + (self._lanes_of_pass() - 1) * self.cluster.device.launch
 
     def _lanes_of_pass(self) -> int:
-        if "data" not in self.promises:
-            return 1
-        _, each = self.training.passes(self.layout)
-        per_lane = max(1, self.training.sequences // self.training.lanes)
-        return max(1, each // per_lane)
+        return self.training.lanes_together(self.layout)[1] if "data" in self.promises else 1
 
     def _row_parallel(self, name: str, whole: Kernel) -> None:
         """A product whose sum runs over all ranks of a copy."""

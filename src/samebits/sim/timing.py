@@ -46,7 +46,7 @@ class _Lane:
 
     def __init__(self, one: Round, schedule: Schedule, links: Mapping[LinkClass, Link]) -> None:
         self.src, self.link, ranks = one.src, one.link, schedule.ranks
-        self.alpha, rate = _of_links(one.link, links)
+        self.alpha, rate = costs_of(one.link, links)
         self.per_element = schedule.itemsize / rate
         self.levels = sorted(set(one.link.tolist()))
         everyone = np.arange(ranks)
@@ -77,7 +77,8 @@ class _Lane:
         return after
 
 
-def _of_links(classes: IntArray, links: Mapping[LinkClass, Link]) -> tuple[FloatArray, FloatArray]:
+def costs_of(classes: IntArray, links: Mapping[LinkClass, Link]) -> tuple[FloatArray, FloatArray]:
+    """Latency and bandwidth of each transfer; ValueError for a class of link that nothing is said of."""
     table = np.full((2, len(LinkClass)), np.nan)
     for level, link in links.items():
         table[:, level] = link.alpha, link.bytes_per_s

@@ -51,6 +51,34 @@ def tree(ranks: int, elements: int, itemsize: int = 4, *, link: LinkOf = SIPS) -
     return Schedule("binary tree all-reduce", ranks, elements, itemsize, rounds)
 
 
+def tree_down(ranks: int, elements: int, itemsize: int = 4, *, root: int = 0, link: LinkOf = SIPS) -> Schedule:
+    """A broadcast: down a binary tree from `root`, whole buffers."""
+    check_size(ranks, elements, itemsize)
+    steps = _back(_tree_steps(ranks))
+
+    def rounds() -> Iterator[Round]:
+        for step in steps:
+            pairs = [((src + root) % ranks, (dst + root) % ranks) for src, dst in step]
+            yield _whole(pairs, elements, link, reduce=False)
+
+    return Schedule("binary tree broadcast", ranks, elements, itemsize, rounds)
+
+
+def one_by_one(ranks: int, elements: int, itemsize: int = 4, *, root: int = 0, link: LinkOf = SIPS) -> Schedule:
+    """A scatter: the root sends every other rank its piece, one after another."""
+    check_size(ranks, elements, itemsize)
+    begin, end = edges(elements, -(-elements // ranks), ranks)
+
+    def rounds() -> Iterator[Round]:
+        for place in range(ranks):
+            if place != root:
+                src, dst = np.array([root], dtype=np.int64), np.array([place], dtype=np.int64)
+                piece = slice(place, place + 1)
+                yield Round(src, dst, begin[piece], end[piece], link(src, dst), False)
+
+    return Schedule("scatter", ranks, elements, itemsize, rounds, in_flight=ranks)
+
+
 def rank_chain(ranks: int, elements: int, itemsize: int = 4, *, pieces: int = 1, link: LinkOf = SIPS) -> Schedule:
     """An accumulator passed from rank 0 up to the last, in pieces that follow each other, then the result passed down.
 

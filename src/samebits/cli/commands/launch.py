@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from samebits.parallel.launching import Outcome
 
 SCHEMA = "samebits.launch/1"
+# The commands whose ranks work together. Of any other there would be so many copies, which write to one place at once.
+ON_RANKS = ("debug", "distill", "generate", "rl", "train")
 
 
 def launch(
@@ -26,7 +28,7 @@ def launch(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="COMMAND", help="After --: a samebits command, a file.py, or -m and a module, and their words."
+            metavar="COMMAND", help=f"After --: {', '.join(ON_RANKS)}, a file.py, or -m and a module, and their words."
         ),
     ] = None,
 ) -> None:
@@ -50,10 +52,7 @@ def launch(
 
 def arguments(command: list[str]) -> list[str]:
     """The words that start one rank."""
-    from samebits.cli import app
-
-    commands = sorted(set(typer.main.get_group(app).commands) - {"launch"})
-    allowed = f"allowed: {', '.join(commands)}, a file.py, or -m and a module"
+    allowed = f"allowed: {', '.join(ON_RANKS)}, a file.py, or -m and a module"
     if not command:
         raise ValueError(f"launch: missing command after --; {allowed}")
     first = command[0]
@@ -63,7 +62,7 @@ def arguments(command: list[str]) -> list[str]:
         if not Path(first).is_file():
             raise ValueError(f"launch: {first} is no file; {allowed}")
         return [sys.executable, *command]
-    if first not in commands:
+    if first not in ON_RANKS:
         raise ValueError(f"launch: command is {first!r}; {allowed}")
     return [sys.executable, "-m", "samebits.cli", *command]
 

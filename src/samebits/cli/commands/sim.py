@@ -160,8 +160,9 @@ def _spoken(target: str, words: list[str] | None, as_json: bool) -> Any:
 
 
 def _verdict(found: Exploration) -> Verdict:
-    """A program that fails under FIFO has no bits that could move; a fault that never came shows nothing."""
-    if found.reference.error or (found.holds and found.missed):
+    """A program that fails under FIFO, or does not repeat itself, has no bits that could move; a fault that never came
+    shows nothing."""
+    if found.reference.error or found.unsteady or (found.holds and found.missed):
         return Verdict.COULD_NOT_BE_JUDGED
     return Verdict.HOLDS if found.holds else Verdict.DOES_NOT_HOLD
 
@@ -210,6 +211,7 @@ def _document(target: str, ranks: int, found: Exploration, verdict: Verdict, sec
         "hashes": len(found.hashes),
         "hand_offs": found.hand_offs,
         "error": found.reference.error,
+        "unsteady": found.unsteady,
         "missed": [f"fault {each}" for each in found.missed],
         "finding": None if finding is None else _finding(finding),
     }
@@ -238,6 +240,8 @@ def _print_exploration(target: str, ranks: int, found: Exploration, verdict: Ver
     )
     if found.reference.error:
         console.print(Text(f"FIFO itself ends with an error: {found.reference.error}"))
+    elif found.unsteady:
+        console.print(Text(found.unsteady))
     elif (finding := found.finding) is not None:
         console.print(Text(f"seed {finding.seed}, {finding.policy}: {finding.why}"))
         if finding.races:

@@ -59,6 +59,9 @@ def predict(
     from samebits.sim.predict import Refused, as_fast_as, predict_all
 
     begun = time.perf_counter()
+    for option, path in (("--trace", trace), ("--picture", picture)):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise ValueError(f"sim predict: {option} is {path}; allowed: a file in a folder that is there")
     cluster = preset_of(preset)
     layouts = [Layout.parse(text) for text in layout or []]
     with progress(f"reading {config}") as tell:
