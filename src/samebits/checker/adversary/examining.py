@@ -92,7 +92,7 @@ def _examined(
     forms = candidates(facts["own_name"], facts["parameters"], request.like, home)
     formats = (trial.format,) if trial else request.selection.formats or FORMATS
     probed = probe(stranger, forms, formats, request.origin.name)
-    examination = Examination(request, probed, stranger, elsewhere, facts["numbers"], started, tell)
+    examination = Examination(request, home, probed, stranger, elsewhere, facts["numbers"], started, tell)
     _check_sizes(probed, request.selection.shape or (trial.sizes if trial else None))
     if trial is None:
         return examination.all()
@@ -113,6 +113,7 @@ class Examination:
     """One function under judgement."""
 
     request: Request
+    home: Home
     probed: Probed
     stranger: Stranger
     elsewhere: Stranger | None
@@ -136,7 +137,7 @@ class Examination:
                 finding = self._failure(found)
         findings = [finding] if finding else self._passes(search)
         if not finding and "order" in self.request.promises:
-            findings += judge_order(self.probed, self.request.order, self._finding, self.tell)
+            findings += judge_order(self.probed, self.home, self.request.order, self._finding, self.tell)
         beside = [] if finding else self._beside(search)
         return self._report(findings, search, stopped=finding is not None, beside=beside)
 

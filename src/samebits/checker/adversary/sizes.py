@@ -33,7 +33,8 @@ LONG_ROWS = (
     4097,
 )
 # Of few numbers each: what runs through a batch in pieces, or takes another way for a long one.
-MANY_ROWS = (6000, 8191, 8192, 8193, 10007, 16384, 16385, 20000, 32768, 32769)
+# A grid's second axis has 65,535 blocks at most.
+MANY_ROWS = (6000, 8191, 8192, 8193, 10007, 16384, 16385, 20000, 32768, 32769, 65536, 100003)
 # What a weight's gradient is summed over: one more than a tile, and others.
 SUM_ROWS = (65, 3, 129, 17, 257, 2, 33, 100, 300, 513)
 # One more than a tile first, for a slow function is tried on a few of them only.
