@@ -78,6 +78,33 @@ def test_refusing_gradients_is_a_limit() -> None:
     assert any("it takes no argument that requires one: raised RuntimeError" in note for note in report.notes)
 
 
+def test_few_rows_beside_a_layers_weight_are_tried() -> None:
+    report = checked(f"{MATMUL}:split_for_few_rows_and_a_large_weight", "matmul")
+    (finding,) = report.findings
+    assert finding.verdict is Verdict.DOES_NOT_HOLD, report.notes
+    assert "x1024x1024 " in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("empty", "words"),
+    [
+        ("raise ValueError('no rows')", "raised ValueError: no rows"),
+        ("return b[:1]", "returned shape [1, 12] for 0 rows"),
+        ("return a", "returned float32[0, 67]; an empty one is float32[0, 12]"),
+        ("import os; os._exit(3)", "ended its process in the middle of a call, exit code 3"),
+    ],
+)
+def test_what_a_batch_without_rows_gives_is_said(empty: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "some.py").write_text(
+        "from samebits import ops\n\n"
+        f"def product(a, b):\n    if not len(a):\n        {empty}\n    return ops.matmul(a, b)\n"
+    )
+    report = checked(f"{tmp_path / 'some.py'}:product", "matmul", seconds=1.0)
+    assert report.verdict is Verdict.HOLDS, report.findings
+    (note,) = [each for each in report.notes if "without rows" in each]
+    assert words in note, note
+
+
 def test_rows_of_nan_have_every_kind_of_it() -> None:
     """Both signs, quiet and signalling, least and greatest payload: among the rows of every promise's calls."""
     spec, _ = find_spec("matmul", OPERATORS)

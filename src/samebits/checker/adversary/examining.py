@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from samebits.checker.adversary.again import Again
 from samebits.checker.adversary.attempts import FoundError
 from samebits.checker.adversary.coverage import TITLES
+from samebits.checker.adversary.empty_batch import note_on_no_rows
 from samebits.checker.adversary.ledger import Difference
 from samebits.checker.adversary.likeness import candidates
 from samebits.checker.adversary.one_order import judge_order
@@ -146,6 +147,8 @@ class Examination:
         notes = [note_on_sums(self.probed, named_sizes(self.numbers))]
         if self.probed.two_axes and not search.ways.two_axes:
             notes.append(note_on_axes(self.probed.bench, self.probed.formats[0]))
+        # The last call of all: a function may take its process along.
+        notes.append(note_on_no_rows(self.probed))
         return [note for note in notes if note]
 
     def one(self, trial: Trial) -> Report:

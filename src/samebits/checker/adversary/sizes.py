@@ -83,6 +83,11 @@ def axes_of(letters: str) -> Axes:
     return _KNOWN.get(letters) or Axes(base=(24,) * count, most=(512,) * count)
 
 
+def has_weight(letters: str) -> bool:
+    """Whether the axes behind the rows are those of a matrix that all rows share."""
+    return letters in ("MKN", "MKV", "MVH")
+
+
 def legal(letters: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The nearest sizes that make sense: query heads are a multiple of key heads, a rotated head is even."""
     if letters == "BSHKD":
