@@ -68,7 +68,6 @@ class Search(Attempts):
         if self.fixed is None:
             self.tell("every number of rows, and every small size")
             self._sweeps()
-            self.tell("weights of a million numbers")
             beside_large_weights(self, self.letters, self._base, self.formats[0], LARGE_SHARE)
             self.tell("sizes that the function's code names")
             self._named()
