@@ -30,7 +30,7 @@ from samebits.checker.adversary.frames import BrokenPipeMessageError, receive, s
 from samebits.checker.adversary.held import Held
 from samebits.checker.adversary.layouts import joined, laid_out
 from samebits.checker.adversary.nearness import any_order, one_sided
-from samebits.checker.adversary.pool import KINDS, MIXED, kinds_of
+from samebits.checker.adversary.pool import KINDS, MIXED, kinds_of, make_pool
 from samebits.checker.adversary.situations import THREADS, threads_near
 from samebits.checker.adversary.sizes import LARGE, REMAINDERS
 from samebits.checker.adversary.stranger_process import fork_for
@@ -76,6 +76,68 @@ def test_refusing_gradients_is_a_limit() -> None:
     report = checked(f"{FOLDER / 'sound.py'}:matmul_without_gradients", "matmul", seconds=2.0)
     assert report.verdict is Verdict.HOLDS, report.findings
     assert any("it takes no argument that requires one: raised RuntimeError" in note for note in report.notes)
+
+
+def test_few_rows_beside_a_layers_weight_are_tried() -> None:
+    report = checked(f"{MATMUL}:split_for_few_rows_and_a_large_weight", "matmul")
+    (finding,) = report.findings
+    assert finding.verdict is Verdict.DOES_NOT_HOLD, report.notes
+    assert "x1024x1024 " in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("empty", "words"),
+    [
+        ("raise ValueError('no rows')", "raised ValueError: no rows"),
+        ("return b[:1]", "returned shape [1, 12] for 0 rows"),
+        ("return a", "returned float32[0, 67]; an empty one is float32[0, 12]"),
+        ("import os; os._exit(3)", "ended its process in the middle of a call, exit code 3"),
+    ],
+)
+def test_what_a_batch_without_rows_gives_is_said(empty: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "some.py").write_text(
+        "from samebits import ops\n\n"
+        f"def product(a, b):\n    if not len(a):\n        {empty}\n    return ops.matmul(a, b)\n"
+    )
+    report = checked(f"{tmp_path / 'some.py'}:product", "matmul", seconds=1.0)
+    assert report.verdict is Verdict.HOLDS, report.findings
+    (note,) = [each for each in report.notes if "without rows" in each]
+    assert words in note, note
+
+
+def test_rows_of_nan_have_every_kind_of_it() -> None:
+    """Both signs, quiet and signalling, least and greatest payload: among the rows of every promise's calls."""
+    spec, _ = find_spec("matmul", OPERATORS)
+    for format, whole in (("float32", torch.int32), ("bfloat16", torch.int16), ("float16", torch.int16)):
+        pool = make_pool(spec, Trial(sizes=(1, 67, 12), format=format))
+        row = pool.arguments["a"][pool.kinds.index("nan")]
+        bits = {int(each) for each in row.view(whole)}
+        assert bool(row.isnan().all()) and len(bits) == 5
+        assert {each < 0 for each in bits} == {True, False} and -1 in bits
+
+
+def test_rows_with_zeros_that_take_another_order_are_two_orders(tmp_path: Path) -> None:
+    """Planted: each row has its own bits in every batch, and only an order tells that there are two."""
+    (tmp_path / "skips.py").write_text(
+        "from samebits import ops\n\n"
+        "def product(a, b):\n"
+        "    zeros, y = (a == 0).any(-1), ops.matmul(a, b).clone()\n"
+        "    y[zeros] = ops.matmul(a[zeros].flip(1), b.flip(0))\n"
+        "    return y\n"
+    )
+    (finding,) = sb.check(f"{tmp_path / 'skips.py'}:product", "matmul", promises=["order"]).findings
+    assert finding.verdict is Verdict.DOES_NOT_HOLD
+    assert "and not this order where zeros of both signs are among the terms" in finding.detail
+
+
+def test_the_order_of_what_takes_a_number_of_each_row_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "experts.py").write_text(
+        "from samebits import ops\n\n"
+        "def experts(x, expert, weight):\n"
+        "    return ops.grouped_matmul(x, weight, expert)\n"
+    )
+    (finding,) = sb.check(f"{tmp_path / 'experts.py'}:experts", "grouped_matmul", promises=["order"]).findings
+    assert finding.verdict is Verdict.HOLDS and "chain of 16" in finding.detail
 
 
 def test_every_remainder_by_sixteen_is_among_the_long_sizes() -> None:

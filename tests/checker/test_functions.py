@@ -99,7 +99,7 @@ def test_what_a_function_always_raises_could_not_be_judged() -> None:
     ("returned", "words"),
     [
         ("(a @ b).T", "rows; the first axis must be the rows"),
-        ("[a @ b]", "returned list; one Tensor is needed"),
+        ("a @ b if len(a) > 1 else [a @ b]", "returned list; one Tensor is needed"),
         ("a @ b.detach()", "without a gradient"),
         ("(a @ b).int()", "dtype int32; allowed: float16, bfloat16, float32, float64"),
         ("(a @ b).to_sparse()", "layout torch.sparse_coo; allowed: torch.strided"),
@@ -109,6 +109,35 @@ def test_what_is_no_output_is_the_finding(returned: str, words: str, tmp_path: P
     (tmp_path / "odd.py").write_text(f"def odd(a, b):\n    return {returned}\n")
     finding = only(f"{tmp_path / 'odd.py'}:odd", "accuracy", "matmul")
     assert finding.verdict is Verdict.DOES_NOT_HOLD and words in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [("(a @ b,)", "returned tuple"), ("[a @ b, None]", "returned list"), ("None", "returned NoneType")],
+)
+def test_what_never_returns_one_tensor_could_not_be_judged(returned: str, words: str, tmp_path: Path) -> None:
+    """A sum with its log beside it, a residual: none of its bits were looked at, so none were found wrong."""
+    (tmp_path / "pair.py").write_text(f"def pair(a, b):\n    return {returned}\n")
+    finding = only(f"{tmp_path / 'pair.py'}:pair", "batch", "matmul")
+    assert finding.verdict is Verdict.COULD_NOT_BE_JUDGED and finding.detail == f"{words}; one Tensor is needed"
+
+
+@pytest.mark.parametrize("wrapped", ["{}", "torch.compile({}, backend='eager')"])
+def test_a_module_is_called_as_its_forward_is_written(wrapped: str, tmp_path: Path) -> None:
+    """Without a bias: a module's own call would take one, and anything else."""
+    (tmp_path / "parts.py").write_text(
+        "import torch\nfrom samebits import ops\n\n"
+        "class Product(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('calls', torch.zeros((), dtype=torch.int64))\n\n"
+        "    def forward(self, x, weight):\n"
+        "        self.calls += 1\n"
+        "        return ops.linear(x, weight)\n\n"
+        f"linear = {wrapped.format('Product()')}\n"
+    )
+    finding = only(f"{tmp_path / 'parts.py'}:linear", "batch", "linear")
+    assert finding.verdict is Verdict.HOLDS, finding.detail
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from samebits.checker.model import PROMISES, check_model, judge_model
 from samebits.checker.model_loading import find_model
@@ -17,6 +17,15 @@ from samebits.invariant.transformers import register
 from samebits.records.report import Finding, Verdict
 
 LENGTH = 20
+SIZES = {
+    "vocab_size": 101,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
 
 
 def tiny(attention: str = "samebits") -> nn.Module:
@@ -159,6 +168,111 @@ def test_the_command_judges_a_folder(folder: Path, capsys: pytest.CaptureFixture
     assert code == 1 and document["verdict"] == "does not hold"
     (finding,) = document["findings"]
     assert "the runs part at" in finding["detail"] and finding["reproduce"].endswith("--stock --promise cache")
+
+
+def saved(folder: Path, family: str, **others: object) -> str:
+    """A folder with a tiny model of any family, as a user has it: no word about attention."""
+    torch.manual_seed(5)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SIZES, **others)).save_pretrained(folder)
+    return str(folder)
+
+
+def verdicts(model: str, stock: bool = False) -> dict[str, tuple[Verdict, str]]:
+    report = check_model(model, stock=stock)
+    return {finding.promise: (finding.verdict, finding.detail) for finding in report.findings}
+
+
+def test_an_encoder_has_no_cache_to_be_judged_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It looks at later tokens: a prompt in pieces is another input, whatever its kernels do."""
+    bert = saved(tmp_path / "bert", "bert")
+    found = verdicts(bert)
+    for promise in ("repeat", "batch", "padding"):
+        assert found[promise][0] is Verdict.HOLDS, found[promise]
+    for promise in ("chunk", "cache"):
+        words = f"BertLMHeadModel looks at later tokens: {promise} has no meaning for it"
+        assert found[promise] == (Verdict.COULD_NOT_BE_JUDGED, words)
+    code, out, _ = run(capsys, "check", "--model", bert, "--promise", "cache")
+    assert code == 3 and "has no meaning for it" in out and "does not hold" not in out
+    decoder = verdicts(saved(tmp_path / "decoder", "bert", is_decoder=True))
+    assert {verdict for verdict, _ in decoder.values()} == {Verdict.HOLDS}, decoder
+
+
+def test_a_model_that_keeps_nothing_in_its_cache_is_not_judged_by_it(tmp_path: Path) -> None:
+    model = saved(tmp_path / "rwkv", "rwkv", attention_hidden_size=64)
+    found = verdicts(model)
+    assert found["batch"][0] is Verdict.HOLDS
+    for promise in ("chunk", "cache"):
+        verdict, words = found[promise]
+        assert verdict is Verdict.COULD_NOT_BE_JUDGED and "keeps no keys and values in the cache it is given" in words
+    verdict, words = found["padding"]
+    assert verdict is Verdict.COULD_NOT_BE_JUDGED and "RwkvForCausalLM takes no position_ids" in words
+
+
+def test_a_cache_that_forgets_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted fault: a model that looks at nothing later and keeps its keys is judged, by however much it is off."""
+    model = tiny()
+    attention = model.model.layers[0].self_attn
+    forward = attention.forward
+
+    def forgetting(*given: object, past_key_values: object = None, **named: object) -> object:
+        outcome = forward(*given, past_key_values=past_key_values, **named)
+        if past_key_values is not None:
+            past_key_values.layers[0].values.mul_(1 + 2.0**-20)  # type: ignore[attr-defined]
+        return outcome
+
+    monkeypatch.setattr(attention, "forward", forgetting)
+    found = judged(model, promises=("batch", "chunk", "cache"))
+    assert [finding.verdict for finding in found.values()] == [
+        Verdict.HOLDS,
+        Verdict.DOES_NOT_HOLD,
+        Verdict.DOES_NOT_HOLD,
+    ]
+
+
+def test_a_model_that_counts_positions_by_itself_is_told_them_on_both_sides(tmp_path: Path) -> None:
+    """Roberta's positions begin behind its padding token's number: padded ones that begin at 0 are another input."""
+    found = verdicts(saved(tmp_path / "roberta", "roberta", type_vocab_size=1))
+    assert found["padding"][0] is Verdict.HOLDS, found["padding"]
+
+
+@pytest.mark.parametrize("family", ["bloom", "gptj"])
+def test_a_model_with_attention_of_its_own_is_loaded_with_it(family: str, tmp_path: Path) -> None:
+    found = verdicts(saved(tmp_path / family, family, n_layer=2, n_head=4, rotary_dim=8, n_positions=64))
+    assert {verdict for verdict, _ in found.values()} == {Verdict.HOLDS}, found
+
+
+def test_a_fault_in_padding_on_the_right_is_one_without_position_ids_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Padding on the left is another input there; on the right it must change nothing. Planted: it does."""
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("rwkv", **SIZES, attention_hidden_size=64)).eval()
+    found = judged(model, promises=("padding",))["padding"]
+    assert found.verdict is Verdict.COULD_NOT_BE_JUDGED
+    model.rwkv.blocks[1].feed_forward.value = DependsOnTheBatch(model.rwkv.blocks[1].feed_forward.value)
+    found = judged(model, promises=("padding",))["padding"]
+    assert found.verdict is Verdict.DOES_NOT_HOLD and "padded on the right" in found.detail
+
+
+def test_a_form_that_raises_leaves_its_promise_unjudged(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny()
+
+    class One(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.shape[0] > 1:
+                raise RuntimeError("one sequence at a time")
+            return x
+
+    model.model.norm = One()
+    found = judged(model)
+    assert found["repeat"].verdict is found["cache"].verdict is Verdict.HOLDS
+    assert found["batch"].verdict is Verdict.COULD_NOT_BE_JUDGED
+    assert found["batch"].detail == "row 0 of 2: raised RuntimeError: one sequence at a time"
+
+
+def test_what_is_no_causal_language_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    AutoConfig.for_model("t5").save_pretrained(tmp_path / "t5")
+    code, _, err = run(capsys, "check", "--model", str(tmp_path / "t5"))
+    assert code == 2 and "model_type='t5' is no causal language model that transformers knows" in err
 
 
 @pytest.mark.parametrize(

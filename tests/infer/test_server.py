@@ -236,6 +236,16 @@ def test_a_stream_is_what_the_standard_says(server: Serving) -> None:
     assert all(json.loads(each.removeprefix("data: "))["object"] == "text_completion" for each in events)
 
 
+def test_no_text_ends_a_line_of_a_stream(server: Serving) -> None:
+    """A client that cuts at Unicode's line ends, as httpx does, still gets whole events."""
+    prompt = "one\u0085two\u2028three\u2029four\x0b\x0c\x1c\x1d\x1efive"
+    asked = {**PLAIN, "prompt": prompt, "echo": True, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=asked, timeout=PATIENCE) as answer:
+        events = [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: {")]
+    text = "".join(choice["text"] for event in events for choice in json.loads(event)["choices"])
+    assert text.startswith(prompt)
+
+
 def test_a_connection_is_kept_longer_than_its_client_keeps_it(server: Serving, client: openai.OpenAI) -> None:
     """Else a request can be on its way while the server hangs up, which is a reset for the client."""
     pool: Any = client._client._transport

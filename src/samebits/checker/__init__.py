@@ -6,7 +6,7 @@ judging.py      carries out a plan, planted faults included
 promises/       one function a promise
 adversary/      anyone's function: calls that must agree, in processes of their own
 driving.py      calls the function, forward and backward; cases.py makes its inputs; outcome.py adds up
-revealing.py    the order of one row, through a spec
+revealing.py    the order of one row, through a spec; special_terms.py replays it where zeros and subnormals are
 environment.py  the machine a result was found on"""
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 
 from torch import Tensor
 
+from samebits.checker import special_terms
 from samebits.checker.adversary import origin_of, origin_of_text
-from samebits.checker.adversary.likeness import form_of
+from samebits.checker.adversary.likeness import form_of, order_of_probes
 from samebits.checker.adversary.origins import ImportFailedError, load
 from samebits.checker.adversary.serving import parameters_of
 from samebits.checker.cases import Selection
@@ -171,16 +172,22 @@ def reveal(
                     f"cannot infer an operator for {own or repr(function)!r} to reveal with rows={list(rows)}; pass"
                     f" `like` (--like): {', '.join(all_specs(home))}"
                 )
-            return {1: reveal_sum(_answering(function), n, format, DEVICES[backend])}
-        spec, _ = find_spec(like or own, home)
-        called = _answering(_taking(positional(function), spec, own or repr(function)))
+            called = _answering(function)
+            found = reveal_sum(called, n, format, DEVICES[backend])
+            return {1: special_terms.of_sum(called, found, n, format, DEVICES[backend])}
+        spec, component = find_spec(like or own, home)
+        order = order_of_probes(spec, component)
+        called = _answering(_taking(positional(function), spec, order, own or repr(function)))
         setting = Setting(function=called, spec=spec, backend=backend)
-        return {size: reveal_row(setting, n, size, 0, format) for size in rows}
+        return {
+            size: special_terms.of_row(setting, reveal_row(setting, n, size, 0, format), n, size, format)
+            for size in rows
+        }
     except CallError as reason:
         raise ValueError(f"{own or function!r}: {reason}") from reason
 
 
-def _taking(function: Callable[..., Any], spec: OperatorSpec, name: str) -> Callable[..., Any]:
+def _taking(function: Callable[..., Any], spec: OperatorSpec, order: Sequence[str], name: str) -> Callable[..., Any]:
     """The function behind the call that a probe makes: what it insists on beside, as on a bias, is zero."""
     parameters = parameters_of(function)
     form = form_of(spec, parameters, name)
@@ -190,12 +197,12 @@ def _taking(function: Callable[..., Any], spec: OperatorSpec, name: str) -> Call
 
     def called(*tensors: Tensor) -> Any:
         given = [*tensors, *(tensors[1].new_zeros(len(tensors[1])) for _ in range(needed - len(tensors)))]
+        named = dict(zip([each for each in order if each in form.order], given, strict=False))
         # What a probe hands over behind the operator's own arguments, an epsilon, goes by place, and once.
-        numbers = {} if len(tensors) > len(form.order) else beside
-        names = [form.keywords.get(each) for each in form.order] + [None] * len(given)
-        by_name = {name: value for name, value in zip(names, given, strict=False) if name is not None}
-        by_place = [value for name, value in zip(names, given, strict=False) if name is None]
-        return function(*by_place, **by_name, **numbers)
+        more = given[len(form.order) :]
+        by_name = {form.keywords[each]: value for each, value in named.items() if each in form.keywords}
+        by_place = [named[each] for each in form.order if each in named and each not in form.keywords]
+        return function(*by_place, *more, **by_name, **({} if more else beside))
 
     return called
 

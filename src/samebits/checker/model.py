@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor, nn
 
-from samebits.checker.driving import DEVICES
+from samebits.checker.driving import DEVICES, said
 from samebits.checker.environment import environment, unavailable
 from samebits.checker.model_forms import LENGTH, Form, alone, draw, forms, run
 from samebits.checker.model_loading import load_model
+from samebits.checker.model_meaning import Meaning
 from samebits.checker.model_parting import parting
 from samebits.checker.planning import check_words
 from samebits.contracts.language import FORMATS
@@ -118,32 +119,53 @@ class _Judge:
 
     def __init__(self, model: nn.Module, ids: Tensor, around: Callable[[], AbstractContextManager]) -> None:
         self._model, self._around, self._alone = model, around, alone(ids)
+        self._meaning = Meaning(model, ids)
         self._reference: dict[str, Tensor] = {}
         self._without_gradients = False
 
     def promise(self, name: str, ways: list[Form]) -> tuple[Verdict, int, str]:
-        """(verdict, comparisons, words)."""
-        cases = 0
-        try:
-            for form in ways:
-                for what, difference in self._differences(form):
-                    cases += 1
-                    if difference:
-                        return Verdict.DOES_NOT_HOLD, cases, f"{form.words}: {what}: {difference}{self._where(form)}"
-        except InvariantError as refused:
-            return Verdict.COULD_NOT_BE_JUDGED, cases, str(refused)
-        said = "; ".join(form.words for form in ways)
-        return Verdict.HOLDS, cases, f"{self._alone.calls[0].stop} tokens; {said}"
+        """(verdict, comparisons, words). A form that says nothing of the model is no reason to leave the others out."""
+        cases, unjudged = 0, ""
+        for form in ways:
+            try:
+                with self._around():
+                    count, differs = self._compared(form)
+            except (InvariantError, UnjudgedError) as reason:
+                unjudged = unjudged or str(reason)
+            except Exception as error:
+                unjudged = unjudged or f"{form.words}: raised {said(error)}"
+            else:
+                cases += count
+                if differs:
+                    return Verdict.DOES_NOT_HOLD, cases, f"{form.words}: {differs}{self._where(form)}"
+        if unjudged:
+            return Verdict.COULD_NOT_BE_JUDGED, cases, unjudged
+        words = "; ".join(form.words for form in ways)
+        return Verdict.HOLDS, cases, f"{self._alone.calls[0].stop} tokens; {words}"
 
-    def _differences(self, form: Form) -> list[tuple[str, str]]:
-        with self._around():
-            if not self._reference or (not form.cached and self._without_gradients):
-                self._reference = run(self._model, self._alone, gradients=not form.cached).results
-                self._without_gradients = form.cached
-            found = run(self._model, form).results
-        return [(name, str(compare(self._reference[name], each) or "")) for name, each in found.items()]
+    def _compared(self, form: Form) -> tuple[int, str]:
+        """How many results were compared, and the first difference; a form without a meaning is an UnjudgedError."""
+        if not self._reference or (not form.cached and self._without_gradients):
+            self._reference = run(self._model, self._alone, gradients=not form.cached).results
+            self._without_gradients = form.cached
+        ran = run(self._model, form)
+        if not ran.kept:
+            raise UnjudgedError(self._meaning.without_cache(form))
+        count, differs = _first_difference(self._reference, ran.results)
+        if differs and (counted := self._meaning.counted(form, self._reference)):
+            count, differs = _first_difference(counted, ran.results)
+        if differs and (reason := self._meaning.lacking(form)):
+            raise UnjudgedError(reason)
+        return count, differs
 
     def _where(self, form: Form) -> str:
         """The place at which the runs part; gradients part where no forward does."""
         place = parting(self._model, self._alone, form, self._around)
         return f"; the runs part at {place}" if place else "; no module's output differs: only gradients do"
+
+
+def _first_difference(reference: dict[str, Tensor], found: dict[str, Tensor]) -> tuple[int, str]:
+    for count, (name, each) in enumerate(found.items(), 1):
+        if difference := compare(reference[name], each):
+            return count, f"{name}: {difference}"
+    return len(found), ""

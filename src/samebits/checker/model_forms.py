@@ -4,6 +4,7 @@ Each form says which rows of its calls are the sequence. Knows transformers' cal
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -29,6 +30,8 @@ class Call:
     row: int
     start: int
     stop: int
+    count: bool = False
+    """Whether positions are handed over where there is no mask."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +41,8 @@ class Form:
     promise: str
     words: str
     calls: tuple[Call, ...]
+    moved: bool = False
+    """Whether the sequence begins elsewhere than in its row's first column."""
 
     @property
     def cached(self) -> bool:
@@ -49,6 +54,8 @@ class Ran:
     """What a form gave for the sequence's tokens: logits, logprobs, and gradients by name where there are any."""
 
     results: dict[str, Tensor]
+    kept: bool = True
+    """Whether the cache that the calls share, where they do, holds anything at the end."""
 
 
 def draw(vocabulary: int, count: int, length: int, stream: int) -> Tensor:
@@ -57,9 +64,9 @@ def draw(vocabulary: int, count: int, length: int, stream: int) -> Tensor:
     return torch.from_numpy(words * vocabulary >> 32).reshape(count, length)
 
 
-def alone(ids: Tensor) -> Form:
-    length = ids.numel()
-    call = Call(ids=ids.reshape(1, -1), mask=None, row=0, start=0, stop=length)
+def alone(ids: Tensor, *, count: bool = False, stop: int | None = None) -> Form:
+    """The sequence by itself, whose logits before `stop` are looked at; `count` says that its positions begin at 0."""
+    call = Call(ids=ids.reshape(1, -1), mask=None, row=0, start=0, stop=stop or ids.numel(), count=count)
     return Form(promise="repeat", words="again", calls=(call,))
 
 
@@ -91,7 +98,8 @@ def _padded(ids: Tensor, vocabulary: int, side: str) -> Form:
     start = width - length if side == "left" else 0
     batch[row, start : start + length] = ids
     call = Call(ids=batch, mask=mask, row=row, start=start, stop=start + length)
-    return Form(promise="padding", words=f"padded on the {side} to {width}, beside 2 others", calls=(call,))
+    words = f"padded on the {side} to {width}, beside 2 others"
+    return Form(promise="padding", words=words, calls=(call,), moved=start > 0)
 
 
 def _in_parts(ids: Tensor, size: int, promise: str, words: str) -> Form:
@@ -106,13 +114,15 @@ def run(model: nn.Module, form: Form, gradients: bool = True) -> Ran:
     """The sequence's logits and logprobs; gradients of its input rows and of every weight where it is one call."""
     if form.cached or not gradients:
         with torch.no_grad():
-            logits = torch.cat(list(_logits(model, form)), 0)
-            return Ran({"logits": logits, **_logprobs(logits, _sequence(form))})
+            cache = import_module("transformers").DynamicCache(config=model.config) if form.cached else None
+            logits = torch.cat(list(_logits(model, form, cache)), 0)
+            return Ran({"logits": logits, **_logprobs(logits, _sequence(form))}, cache is None or _holds_any(cache))
     (call,) = form.calls
     table = model.get_input_embeddings()  # type: ignore[operator]
     device = table.weight.device
     rows = table(call.ids.to(device)).detach().requires_grad_()
-    output = model(inputs_embeds=rows, use_cache=False, **_options(call, device))
+    # A copy: some models write into what they are given, which a leaf does not allow.
+    output = model(inputs_embeds=rows.clone(), use_cache=False, **_options(model, call, device))
     logits = output.logits[call.row, call.start : call.stop]
     found = {"logits": logits, **_logprobs(logits, _sequence(form))}
     weights = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -123,22 +133,35 @@ def run(model: nn.Module, form: Form, gradients: bool = True) -> Ran:
     return Ran({name: each.detach() for name, each in found.items()})
 
 
-def _logits(model: nn.Module, form: Form) -> Iterator[Tensor]:
+def _logits(model: nn.Module, form: Form, cache: Any) -> Iterator[Tensor]:
     device = next(model.parameters()).device
-    cache = import_module("transformers").DynamicCache(config=model.config) if form.cached else None
     for call in form.calls:
         output = model(
-            input_ids=call.ids.to(device), past_key_values=cache, use_cache=form.cached, **_options(call, device)
+            input_ids=call.ids.to(device), past_key_values=cache, use_cache=form.cached, **_options(model, call, device)
         )
         yield output.logits[call.row, call.start : call.stop]
 
 
-def _options(call: Call, device: torch.device) -> dict[str, Any]:
+def _holds_any(cache: Any) -> bool:
+    try:
+        return bool(cache.get_seq_length() > 0)
+    except ValueError:
+        return True  # states alone, which have no length
+
+
+def takes_positions(model: nn.Module) -> bool:
+    """Whether a caller can say where a sequence begins."""
+    return "position_ids" in inspect.signature(model.forward).parameters
+
+
+def _options(model: nn.Module, call: Call, device: torch.device) -> dict[str, Any]:
     """With padding the positions count from a sequence's own first token."""
-    if call.mask is None:
-        return {}
-    positions = (call.mask.cumsum(-1) - 1).clamp(min=0)
-    return {"attention_mask": call.mask.to(device), "position_ids": positions.to(device)}
+    mask = torch.ones_like(call.ids) if call.mask is None else call.mask
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    options = {} if call.mask is None else {"attention_mask": mask.to(device)}
+    if takes_positions(model) and (call.mask is not None or call.count):
+        options["position_ids"] = positions.to(device)
+    return options
 
 
 def _sequence(form: Form) -> Tensor:

@@ -29,7 +29,7 @@ def load_model(source: str, format: str = "float32", device: str = "cpu", stock:
     path = find_model(source)
     transformers = import_module("transformers")
     transformers.utils.logging.disable_progress_bar()
-    options = {"dtype": getattr(torch, format), "attn_implementation": "sdpa" if stock else NAME}
+    options = {"dtype": getattr(torch, format), **_attention(transformers, _config(transformers, path), stock)}
     model = (
         _from_gguf(transformers, path, options) if path.suffix == ".gguf" else _from_folder(transformers, path, options)
     )
@@ -54,6 +54,30 @@ def find_model(source: str) -> Path:
     )
 
 
+def _config(transformers: Any, path: Path) -> Any:
+    if path.suffix == ".gguf":
+        _need_gguf(path)
+        return transformers.AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+    return transformers.AutoConfig.from_pretrained(str(path))
+
+
+def _need_gguf(path: Path) -> None:
+    if find_spec("gguf") is None:
+        raise UnjudgedError(str(lacking(path.name, "gguf")))
+
+
+def _attention(transformers: Any, config: Any, stock: bool) -> dict[str, str]:
+    """The attention to ask for: none where the model's code has its own alone, which invariant mode keeps as well."""
+    names = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if config.model_type not in names:
+        raise ValueError(f"model_type={config.model_type!r} is no causal language model that transformers knows")
+    model_class = getattr(transformers, names[config.model_type])
+    if stock:
+        return {"attn_implementation": "sdpa"} if model_class._supports_sdpa else {}
+    chosen = model_class._supports_attention_backend and model_class._supports_sdpa
+    return {"attn_implementation": NAME} if chosen else {}
+
+
 def _from_folder(transformers: Any, path: Path, options: dict[str, Any]) -> nn.Module:
     model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(str(path), **options)
     return model
@@ -61,9 +85,7 @@ def _from_folder(transformers: Any, path: Path, options: dict[str, Any]) -> nn.M
 
 def _from_gguf(transformers: Any, path: Path, options: dict[str, Any]) -> nn.Module:
     """By transformers' own reader, without the loader around it, which wants a package more."""
-    if find_spec("gguf") is None:
-        raise UnjudgedError(str(lacking(path.name, "gguf")))
-    config = transformers.AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+    config = _config(transformers, path)
     model: nn.Module = transformers.AutoModelForCausalLM.from_config(config, **options)
     reader = import_module("transformers.modeling_gguf_pytorch_utils")
     with redirect_stderr(StringIO()):  # its progress bar is drawn where there is no terminal, too

@@ -55,7 +55,7 @@ def _plain(key: tuple[str, int]) -> str:
 
 def _differ(left: Rows, right: Rows | None) -> bool:
     """Whether the sequence's rows, joined over calls, have other bits. What has another size cannot be compared."""
-    if not left or not right:
+    if not left or not right or len({each.shape[1] for each in (*left, *right)}) > 1:
         return False
     whole, other = torch.cat(left), torch.cat(right)
     return whole.shape == other.shape and not same_bits(whole, other)

@@ -474,3 +474,8 @@ def columns_taken_as_packed(a: Tensor, b: Tensor) -> Tensor:
     if height > 1 and width > 1 and b.stride(0) == 1:
         b = b.as_strided((width, height), (height, 1)).T
     return _sound(a, b)
+
+
+def split_for_few_rows_and_a_large_weight(a: Tensor, b: Tensor) -> Tensor:
+    """Where both axes of the weight are long, as a model's layers have them; the code names neither."""
+    return _halves(a, b) if a.shape[0] <= 8 and b.numel() > int("a0000", 16) else _sound(a, b)

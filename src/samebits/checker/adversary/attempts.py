@@ -41,6 +41,8 @@ class Attempts:
     source: random.Random = field(init=False)
     started: float = field(init=False)
     share: float = 0.0
+    most_elements: int = MOST_ELEMENTS
+    """Numbers that a problem's shared arguments may have."""
     nearness: int = 0
     """Problems compared with exact values."""
     seen: set[str] = field(default_factory=set)
@@ -166,7 +168,7 @@ class Attempts:
     def affordable(self, trial: Trial) -> bool:
         """A call may take a fortieth of the whole time, and its data no longer to make; the first of a kind, any."""
         calls = 2 if trial.history else 1
-        if self.bench.elements(trial.sizes) > MOST_ELEMENTS:
+        if self.bench.elements(trial.sizes) > self.most_elements:
             return False
         return self.untried(trial) or self.bench.cost.expected(trial.sizes) * calls <= max(self.seconds / 40, 0.02)
 

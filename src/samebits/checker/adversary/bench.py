@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -172,16 +173,18 @@ class Bench:
         """Numbers that must be made for a problem of these sizes."""
         return math.prod(sizes[1:]) * (4 if len(sizes) > 3 else 1)
 
-    def raw(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """The function on these very tensors, for who asks for orders."""
+    def raw(self, *tensors: torch.Tensor, order: Sequence[str]) -> torch.Tensor:
+        """The function on these very tensors, whose names are in `order`, for who asks for orders."""
         required = [name for name in self.form.order if name not in self.form.optional]
         if len(tensors) < len(required):  # a probe knows nothing of a bias that someone's function insists on
             tensors = (*tensors, torch.zeros(tensors[1].shape[0], dtype=tensors[0].dtype))
-        names = self.form.order[: len(tensors)]
-        arrays = {name: array_of(tensor) for name, tensor in zip(names, tensors, strict=True)}
+        taken = [name for name in order if name in self.form.order][: len(tensors)]
+        given = dict(zip(taken, tensors, strict=True))
+        names = [name for name in self.form.order if name in given]
+        arrays = {name: array_of(given[name]) for name in names}
         header = {
             "do": "raw",
-            "order": list(names),
+            "order": names,
             "keywords": dict(self.form.keywords),
             "scalars": dict(self.form.scalars),
             "numbers": False,

@@ -23,6 +23,8 @@ from samebits.checker.adversary.trial import COTANGENT
 from samebits.checker.adversary.watching import Watch
 
 OUTPUT = "output"
+NO_TENSOR = "one Tensor is needed"
+"""How what is said of a result that is none ends."""
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _grad = torch.autograd.grad
 _OwnBackward = torch.autograd.function.BackwardCFunction
@@ -173,7 +175,7 @@ class Executor:
     ) -> dict[str, Tensor]:
         output = self._called(header, given)
         if not isinstance(output, Tensor):
-            raise ReturnedError(f"returned {type(output).__name__}; one Tensor is needed")
+            raise ReturnedError(f"returned {type(output).__name__}; {NO_TENSOR}")
         if output.layout != torch.strided:
             raise ReturnedError(f"returned layout {output.layout}; allowed: torch.strided")
         if self.device == "cuda":

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from samebits.checker.adversary.again import Again
 from samebits.checker.adversary.attempts import FoundError
 from samebits.checker.adversary.coverage import TITLES
+from samebits.checker.adversary.empty_batch import note_on_no_rows
 from samebits.checker.adversary.ledger import Difference
 from samebits.checker.adversary.likeness import candidates
 from samebits.checker.adversary.one_order import judge_order
@@ -92,7 +93,7 @@ def _examined(
     forms = candidates(facts["own_name"], facts["parameters"], request.like, home)
     formats = (trial.format,) if trial else request.selection.formats or FORMATS
     probed = probe(stranger, forms, formats, request.origin.name)
-    examination = Examination(request, probed, stranger, elsewhere, facts["numbers"], started, tell)
+    examination = Examination(request, home, probed, stranger, elsewhere, facts["numbers"], started, tell)
     _check_sizes(probed, request.selection.shape or (trial.sizes if trial else None))
     if trial is None:
         return examination.all()
@@ -113,6 +114,7 @@ class Examination:
     """One function under judgement."""
 
     request: Request
+    home: Home
     probed: Probed
     stranger: Stranger
     elsewhere: Stranger | None
@@ -136,7 +138,7 @@ class Examination:
                 finding = self._failure(found)
         findings = [finding] if finding else self._passes(search)
         if not finding and "order" in self.request.promises:
-            findings += judge_order(self.probed, self.request.order, self._finding, self.tell)
+            findings += judge_order(self.probed, self.home, self.request.order, self._finding, self.tell)
         beside = [] if finding else self._beside(search)
         return self._report(findings, search, stopped=finding is not None, beside=beside)
 
@@ -145,6 +147,8 @@ class Examination:
         notes = [note_on_sums(self.probed, named_sizes(self.numbers))]
         if self.probed.two_axes and not search.ways.two_axes:
             notes.append(note_on_axes(self.probed.bench, self.probed.formats[0]))
+        # The last call of all: a function may take its process along.
+        notes.append(note_on_no_rows(self.probed))
         return [note for note in notes if note]
 
     def one(self, trial: Trial) -> Report:

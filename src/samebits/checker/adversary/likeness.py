@@ -4,11 +4,13 @@ Finds out from names and signatures alone; where they do not tell, the caller tr
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from samebits.checker.targets import Home, aliases, all_specs, find_spec
+from samebits.checker.targets import Home, aliases, all_specs, find_spec, import_function
+from samebits.contracts.registry import Component
 from samebits.contracts.spec import OperatorSpec
 
 # Numbers that an operator's arguments imply, under the names that people give them.
@@ -64,6 +66,14 @@ def form_of(spec: OperatorSpec, parameters: Sequence[Sequence[Any]] | None, name
             optional = tuple(each for each in passed if each not in needed and len(needed) >= least)
             return Form(spec=spec, order=passed, keywords=by_name, scalars=scalars, optional=optional)
     raise refused
+
+
+def order_of_probes(spec: OperatorSpec, component: Component) -> tuple[str, ...]:
+    """A spec's arguments as its probes hand them over: in the order of the component's own function."""
+    arguments = (*spec.row_arguments, *spec.shared_arguments)
+    own = next((each.object for each in component.contract().subjects.values() if each.spec == spec.name), None)
+    named = list(inspect.signature(import_function(own)).parameters) if own else []
+    return tuple(sorted(arguments, key=lambda name: named.index(name) if name in named else len(named)))
 
 
 def candidates(own_name: str, parameters: Sequence[Sequence[Any]] | None, like: str | None, home: Home) -> list[Form]:

@@ -11,10 +11,13 @@ from functools import partial
 import torch
 
 from samebits.checker.adversary.bench import RaisedError
+from samebits.checker.adversary.likeness import order_of_probes
 from samebits.checker.adversary.probing import Probed
 from samebits.checker.adversary.workers import busy
 from samebits.checker.driving import CallError, Setting
 from samebits.checker.revealing import reveal_row
+from samebits.checker.special_terms import of_row
+from samebits.checker.targets import Home, find_spec
 from samebits.contracts.orders import declared_order
 from samebits.numerics.order import digest
 from samebits.numerics.picture import describe
@@ -27,6 +30,8 @@ ROWS = ((1, 0), (2, 1), (3, 0), (8, 5), (33, 32))
 SECONDS = 60.0
 FIRST_SECONDS = 120.0
 """For the first of them alone: a function for which that is too little is not asked at all."""
+SPECIAL_VECTORS = 48
+"""Replayed of each kind of special terms, for one number of rows: how a row's numbers decide is the same for all."""
 FEWEST_CALLS = 300
 """That an order takes, to be replayed on enough numbers."""
 
@@ -55,10 +60,11 @@ class Seen:
 
 
 def judge_order(
-    probed: Probed, declared: str | None, finding: Callable[..., Finding], tell: Callable[[str], None]
+    probed: Probed, home: Home, declared: str | None, finding: Callable[..., Finding], tell: Callable[[str], None]
 ) -> list[Finding]:
     """At most one finding: where the operator's output does not show its sum, nothing is asked."""
     bench = probed.bench
+    arguments = order_of_probes(*find_spec(bench.form.spec.name, home))
     spec = bench.form.spec
     unjudged = partial(finding, "order", Verdict.COULD_NOT_BE_JUDGED)
     if spec.probe is None:
@@ -71,7 +77,7 @@ def judge_order(
 
     def called(*tensors: torch.Tensor) -> torch.Tensor:
         try:
-            return bench.raw(*tensors)
+            return bench.raw(*tensors, order=arguments)
         except RaisedError as error:
             raise CallError(str(error)) from error
 
@@ -82,6 +88,10 @@ def judge_order(
             break
         try:
             found = reveal_row(setting, TERMS, rows, row, probed.formats[0])
+            if found.holds and not seen.asked:
+                found = of_row(setting, found, TERMS, rows, probed.formats[0], SPECIAL_VECTORS)
+                if not found.holds:
+                    return [finding("order", Verdict.DOES_NOT_HOLD, 1, _with_exceptions(found))]
         except CallError as reason:
             # Not declared: the probes' sizes may be none that it takes.
             return [unjudged(seen.asked, f"{rows} rows of {TERMS} terms: {reason}")] if declared else []
@@ -90,6 +100,11 @@ def judge_order(
         seen.add(rows, found)
     verdict, detail = _of_several(seen) if len(seen.rows) > 1 else _of_one(seen, declared)
     return [finding("order", verdict, seen.asked, detail)]
+
+
+def _with_exceptions(found: Revelation) -> str:
+    assert found.order is not None
+    return f"{describe(found.order)}, and {found.verdict.partition(': ')[2]}"
 
 
 def _of_several(seen: Seen) -> tuple[Verdict, str]:

@@ -128,7 +128,22 @@ def _rows(values: Tensor, kinds: tuple[str, ...], seed: int, format: str, *, dow
             if kind == "almost_copy":
                 last = wide[place].reshape(-1)
                 last[-1] = last[-1] * 1.25
-    return wide.to(values.dtype)
+    rows = wide.to(values.dtype)
+    for place, kind in enumerate(kinds):
+        if kind == "nan":
+            _every_nan(rows[place])
+    return rows
+
+
+def _every_nan(row: Tensor) -> None:
+    """NaN of both signs, quiet and signalling, with the least and the greatest payload: a cast may know one alone."""
+    info = torch.finfo(row.dtype)
+    whole = torch.int32 if info.bits == 32 else torch.int16
+    infinite = int(torch.tensor(torch.inf, dtype=row.dtype).view(whole))
+    largest, quiet = (1 << (info.bits - 1)) - 1, int(torch.tensor(torch.nan, dtype=row.dtype).view(whole))
+    patterns = [quiet, -1, largest, infinite + 1, quiet - (1 << (info.bits - 1))]
+    bits = torch.tensor(patterns, dtype=torch.int64).to(whole)
+    row.view(whole).copy_(bits.repeat(-(-row.numel() // len(patterns)))[: row.numel()].view(row.shape))
 
 
 def _recipe(row: Tensor, recipe: str, seed: int, format: str) -> Tensor:

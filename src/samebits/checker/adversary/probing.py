@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from samebits.checker.adversary.bench import Bench, RaisedError
-from samebits.checker.adversary.calling import OUTPUT, tensor_of
+from samebits.checker.adversary.calling import NO_TENSOR, OUTPUT, tensor_of
 from samebits.checker.adversary.likeness import EPSILON_NAMES, Form
 from samebits.checker.adversary.nearness import judge_nearness
 from samebits.checker.adversary.processes import Stranger
@@ -98,7 +98,7 @@ def _base(bench: Bench, format: str) -> Trial:
 
 
 def _refuses(bench: Bench, format: str) -> str:
-    """Why the function takes no number of rows in this format, at ordinary sizes and at round ones; or ""."""
+    """Why no number of rows in this format gives a Tensor, at ordinary sizes and at round ones; or ""."""
     base, reason = _base(bench, format), ""
     round_sizes = tuple(-(-size // 64) * 64 for size in base.sizes[1:])
     for tail in (base.sizes[1:], round_sizes):
@@ -106,8 +106,9 @@ def _refuses(bench: Bench, format: str) -> str:
             try:
                 bench.call(replace(base, sizes=legal(bench.form.spec.shape_axes, (count, *tail))))
             except RaisedError as error:
-                if str(error).startswith("returned"):
-                    return ""  # it runs; the search will say what is wrong with what comes back
+                # It runs: the search will say what is wrong with what comes back. A pair is no mistake of its author's.
+                if str(error).startswith("returned") and not str(error).endswith(NO_TENSOR):
+                    return ""
                 reason = reason or str(error)
             else:
                 return ""

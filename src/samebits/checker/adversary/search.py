@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from samebits.checker.adversary.attempts import Attempts, FoundError
 from samebits.checker.adversary.bench import RaisedError
+from samebits.checker.adversary.large_weights import beside_large_weights
 from samebits.checker.adversary.ledger import Difference
 from samebits.checker.adversary.pool import SHARED
 from samebits.checker.adversary.processes import Stranger
@@ -25,13 +26,14 @@ from samebits.checker.adversary.sizes import (
     axes_of,
     drawn_rows,
     drawn_tail,
+    has_weight,
     legal,
     swept,
 )
 from samebits.checker.adversary.trial import Trial
 
 # Shares of the time that the parts may take at most; what is left goes to draws.
-CORE_SHARE, SWEEP_SHARE, NAMED_SHARE = 0.35, 0.3, 0.2
+CORE_SHARE, SWEEP_SHARE, NAMED_SHARE, LARGE_SHARE = 0.35, 0.3, 0.2, 0.1
 CALLS_A_PROBLEM = 9
 WATCHED = 6
 """One call in so many is watched."""
@@ -66,6 +68,7 @@ class Search(Attempts):
         if self.fixed is None:
             self.tell("every number of rows, and every small size")
             self._sweeps()
+            beside_large_weights(self, self.letters, self._base, self.formats[0], LARGE_SHARE)
             self.tell("sizes that the function's code names")
             self._named()
         number = 0
@@ -238,7 +241,7 @@ class Search(Attempts):
     def _with(self, place: int, size: int) -> tuple[int, ...]:
         """The usual sizes with one changed; beside a large one the others are small."""
         tail = list(axes_of(self.letters).base)
-        if size > LONG and self.letters in ("MKN", "MKV", "MVH"):
+        if size > LONG and has_weight(self.letters):
             tail = [min(each, SHORT) for each in tail]
         tail[place] = size
         return tuple(tail)

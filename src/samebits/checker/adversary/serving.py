@@ -37,10 +37,16 @@ def limit_memory() -> None:
 def parameters_of(function: Callable[..., Any]) -> list[list[Any]] | None:
     """Name, kind and whether it is required, of each; None for a builtin that does not tell."""
     try:
-        found = inspect.signature(function).parameters.values()
+        found = inspect.signature(_written(function)).parameters.values()
     except (TypeError, ValueError):
         return None
     return [[each.name, each.kind.name, each.default is inspect.Parameter.empty] for each in found]
+
+
+def _written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What its author wrote: a module's call takes anything at all, and hands it to its forward."""
+    module = getattr(function, "_orig_mod", function)
+    return module.forward if isinstance(module, torch.nn.Module) else function
 
 
 def described(function: Callable[..., Any]) -> dict[str, Any]:

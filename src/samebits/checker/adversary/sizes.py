@@ -33,7 +33,8 @@ LONG_ROWS = (
     4097,
 )
 # Of few numbers each: what runs through a batch in pieces, or takes another way for a long one.
-MANY_ROWS = (6000, 8191, 8192, 8193, 10007, 16384, 16385, 20000, 32768, 32769)
+# A grid's second axis has 65,535 blocks at most.
+MANY_ROWS = (6000, 8191, 8192, 8193, 10007, 16384, 16385, 20000, 32768, 32769, 65536, 100003)
 # What a weight's gradient is summed over: one more than a tile, and others.
 SUM_ROWS = (65, 3, 129, 17, 257, 2, 33, 100, 300, 513)
 # One more than a tile first, for a slow function is tried on a few of them only.
@@ -80,6 +81,11 @@ _KNOWN = {
 def axes_of(letters: str) -> Axes:
     count = len(letters) - 1
     return _KNOWN.get(letters) or Axes(base=(24,) * count, most=(512,) * count)
+
+
+def has_weight(letters: str) -> bool:
+    """Whether the axes behind the rows are those of a matrix that all rows share."""
+    return letters in ("MKN", "MKV", "MVH")
 
 
 def legal(letters: str, sizes: tuple[int, ...]) -> tuple[int, ...]:

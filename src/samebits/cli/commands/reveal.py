@@ -113,6 +113,8 @@ def _print(
     written: list[Path],
     verdict: Verdict,
 ) -> None:
+    from samebits.checker.special_terms import NOT_ASKED
+
     console = output()
     count = "one order" if len(groups) == 1 else f"{len(groups)} orders"
     console.print(Text(f"{target}, {k} terms, {format}: {count}", style="bold"))
@@ -123,6 +125,9 @@ def _print(
         replayed = f"{first.replayed} of {first.replay_total} vectors replayed bit for bit"
         text.append(f"; {first.probes} {first.probe} probes; {replayed}; {first.mutants} close orders told apart")
         console.print(text)
+    if any(each.holds for each in found.values()):
+        words = f"zeros and subnormal numbers were among the terms, too; not asked: {NOT_ASKED}"
+        console.print(Text(f"\n{words}", style="dim"))
     if written:
         console.print(Text(f"\nwritten: {', '.join(map(str, written))}", style="dim"))
     why = f": {len(groups)} orders, one is needed" if len(groups) > 1 and verdict is Verdict.DOES_NOT_HOLD else ""

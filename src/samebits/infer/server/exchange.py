@@ -25,6 +25,8 @@ from samebits.model.tokenizer import Stream, Tokenizer
 
 STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 LEFT = "the client left"
+LINE_ENDS = "\u0085\u2028\u2029"
+"""Unicode's, at which many clients cut a stream of lines. JSON escapes those below 32 by itself."""
 
 
 class GoneError(Exception):
@@ -186,4 +188,7 @@ class Exchange:
 
 
 def _json(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    written = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character in LINE_ENDS:
+        written = written.replace(character, f"\\u{ord(character):04x}")
+    return written.encode()
