@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ from samebits.numerics.bits import same_bits
 from samebits.post.calibration import LENGTH, sequences_of, squares
 from samebits.post.folder import hidden_folder
 from samebits.post.pruning import Job, prune, thin
-from samebits.post.sparsity import pruned
+from samebits.post.sparsity import pruned, share_of
 
 TEXT = " ".join(f"def f{number}(x): return x + {number}" for number in range(60))
 
@@ -96,6 +97,25 @@ def test_falsify_prune_001_the_share_of_each_group(sparsity: float) -> None:
     assert int((pruned(weight, sparsity=sparsity) == 0).sum()) == int(sparsity * 9 * 31)
 
 
+@pytest.mark.parametrize(
+    ("sparsity", "count", "wanted"), [(0.29, 100, 29), (0.58, 50, 29), (0.7, 90, 63), (0.57, 300, 171), (1 / 3, 3, 1)]
+)
+def test_the_share_is_the_number_that_was_written(sparsity: float, count: int, wanted: int) -> None:
+    """0.29 of 100 were 28: the float64 next to 0.29 lies below it."""
+    weight = torch.randn(3, count, generator=torch.Generator().manual_seed(count))
+    by_row = pruned(weight, sparsity=sparsity, squares=torch.ones(count, dtype=torch.float64))
+    assert (by_row == 0).sum(1).tolist() == [wanted] * 3
+    assert int((pruned(weight[:1], sparsity=sparsity) == 0).sum()) == wanted
+
+
+def test_every_share_in_hundredths_is_exact() -> None:
+    """Planted beside it: the floor of the product in float64, which is one short for some."""
+    cases = [(part, count) for part in range(101) for count in (1, 7, 31, 50, 100, 288, 576, 134515008)]
+    assert all(share_of(count, part / 100) == part * count // 100 for part, count in cases)
+    assert any(math.floor(part / 100 * count) != part * count // 100 for part, count in cases)
+    assert share_of(2**40, math.nextafter(0.5, 0)) == 2**39 - 1 and share_of(5, math.nextafter(0.4, 0)) == 1
+
+
 def test_falsify_prune_002_the_least_go_and_of_equals_the_first() -> None:
     weight = torch.tensor([[1.0, -3.0, 1.0, 2.0, -1.0, 5.0]])
     assert pruned(weight, sparsity=0.5).tolist() == [[0.0, -3.0, 0.0, 2.0, 0.0, 5.0]]
@@ -141,6 +161,14 @@ def test_the_command(small: Loaded, tmp_path: Path) -> None:
     assert 2 * told["zeros"] == told["pruned_weights"] and told["settings"]["calibration"]["tokens"] >= LENGTH
     again = subprocess.run(words, capture_output=True, text=True)
     assert again.returncode == 2 and "is there already; allowed: a new folder" in again.stderr
+
+
+@pytest.mark.parametrize("option", [("--tokens", "1024"), ("--calibration", "text.txt")])
+def test_calibration_without_wanda_is_refused(option: tuple[str, str], tmp_path: Path) -> None:
+    """--tokens was taken and not used."""
+    words = [sys.executable, "-m", "samebits.cli", "prune", "tiny@0", "--out", str(tmp_path / "out")]
+    found = subprocess.run([*words, "--method", "magnitude", *option], capture_output=True, text=True)
+    assert found.returncode == 2 and f"prune: {option[0]} requires --method wanda" in found.stderr
 
 
 @pytest.mark.parametrize(

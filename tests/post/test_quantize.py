@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -321,6 +322,29 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch:
     message = f"^--export {tmp_path}/a/b: {tmp_path} cannot be written; allowed: a new folder within one that can$"
     with pytest.raises(ValueError, match=message):
         refuse_if_taken(tmp_path / "a" / "b", "--export")
+
+
+@pytest.mark.parametrize(
+    ("output", "name", "value", "said"),
+    [
+        ("q4_0", "model.norm.weight", math.nan, "has numbers that are not finite in float32"),
+        ("int4", "model.norm.weight", math.inf, "has numbers that are not finite in bfloat16"),
+        ("int4", "model.embed_tokens.weight", 3.4e38, "has numbers that are not finite in bfloat16"),
+        ("int4", "model.layers.1.mlp.up_proj.weight", math.nan, "int4-g32: a weight is not finite"),
+        ("q8_0", "model.layers.1.mlp.up_proj.weight", 1e30, "q8_0: a scale or a minimum is too large to be stored"),
+    ],
+)
+def test_a_weight_that_is_not_finite_is_refused_by_its_name(
+    output: str, name: str, value: float, said: str, tmp_path: Path
+) -> None:
+    """Norms, and what int4 keeps in 16 bits, went into the folder as NaN and infinities, and the command ended well."""
+    loaded = loaded_small()
+    weight = loaded.model.weights[name].detach().clone()
+    weight.view(-1)[3] = value
+    loaded.model.weights[name] = weight
+    with pytest.raises(ValueError, match=rf"^quantize: {name}: {said}; allowed: "):
+        quantize(Job(source="small", loaded=loaded, output=output, method="rtn"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:

@@ -105,7 +105,10 @@ def quantize(job: Job, out: Path, shard_bytes: int = SHARD_BYTES, tell: Tell = s
         tell(sum(layout.regions[name].size for name in folder.finished))
 
         def work(name: str) -> None:
-            parts = _parts(job, name)
+            try:
+                parts = _parts(job, name)
+            except ValueError as error:
+                raise ValueError(f"quantize: {name}: {error}") from None
             for part, data in parts.items():
                 if part in missing:
                     _write(folder, part, data)
@@ -128,7 +131,7 @@ def quantized(job: Job, name: str) -> Tensor | Grouped:
     """One weight as it will be stored: numbers, or groups."""
     weight, format = job.loaded.model.weights[name].detach(), job.format(name)
     if format is None:
-        return weight.float() if job.gguf else weight.bfloat16()
+        return _plain(weight.float() if job.gguf else weight.bfloat16())
     rows = max(1, PIECE // weight.shape[1])
     pieces = [_quantized_rows(job, name, piece, format) for piece in torch.split(weight, rows)]
     minimum = (
@@ -142,6 +145,14 @@ def quantized(job: Job, name: str) -> Tensor | Grouped:
     )
     feedback = (job.feedback or {}).get(name)
     return found if feedback is None else round_with_feedback(weight, found, feedback)
+
+
+def _plain(stored: Tensor) -> Tensor:
+    """A weight that keeps 16 or 32 bits; of a norm or an embedding, too, nothing infinite is stored."""
+    if not bool(stored.isfinite().all()):
+        kind = str(stored.dtype).removeprefix("torch.")
+        raise ValueError(f"has numbers that are not finite in {kind}; allowed: finite ones")
+    return stored
 
 
 def _quantized_rows(job: Job, name: str, rows: Tensor, format: Format) -> Grouped:

@@ -7,6 +7,7 @@ Knows no file."""
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -39,12 +40,18 @@ def pruned(weight: Tensor, *, sparsity: float, squares: Tensor | None = None, pa
         count = PATTERN[0]
     else:
         groups = found if squares is not None else found.reshape(1, -1)
-        count = math.floor(sparsity * groups.shape[1])
+        count = share_of(groups.shape[1], sparsity)
     if count == 0:
         return weight.clone()
     order = torch.sort(groups, dim=1, stable=True).indices[:, :count]
     gone = torch.zeros(groups.shape, dtype=torch.bool).scatter_(1, order, True)
     return weight.masked_fill(gone.reshape(weight.shape), 0.0)
+
+
+def share_of(count: int, share: float) -> int:
+    """floor(share * count) of the share that was written: 0.29 of 100 is 29, though 0.29 as a float64 is less."""
+    nearest = round(share * count)
+    return nearest if nearest / count == share else math.floor(Fraction(share) * count)
 
 
 def _fours(found: Tensor) -> Tensor:

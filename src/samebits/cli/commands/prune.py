@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from samebits.cli.commands.merge import DryRun, Out, ShardSize
-from samebits.cli.commands.quantize import Calibration, Source, Tokens, calibrated
+from samebits.cli.commands.quantize import TOKENS, Calibration, Source, calibrated
 from samebits.cli.console import Json, output, print_json, progress, progress_bar, size_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ def prune(
     pattern: Annotated[bool, typer.Option("--2-4", help="Two of every four neighbours.")] = False,
     dtype: Annotated[str, typer.Option(help="Of the result: float32, bfloat16 or float16.")] = "bfloat16",
     calibration: Calibration = None,
-    tokens: Tokens = 8192,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens of calibration, at most: 8192 if left out.", min=512)
+    ] = None,
     shard_size: ShardSize = 5 * 10**9,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -43,8 +45,9 @@ def prune(
     from samebits.post.pruning import prune as run
     from samebits.records.new_place import refuse_if_taken
 
-    if calibration and method != "wanda":
-        raise ValueError("prune: --calibration requires --method wanda")
+    for option, given in (("--calibration", calibration), ("--tokens", tokens)):
+        if given and method != "wanda":
+            raise ValueError(f"prune: {option} requires --method wanda")
     refuse_if_taken(out)
     with progress(f"loading {model}"):
         loaded = load(model)
@@ -54,7 +57,7 @@ def prune(
         _print_plan(job, out, layout.sizes, as_json)
         return
     if method == "wanda":
-        squares, taken = calibrated(loaded, calibration, tokens)
+        squares, taken = calibrated(loaded, calibration, tokens or TOKENS["search"])
         job = replace(job, squares=squares, calibration=taken)
     with progress_bar(f"pruning into {out}", sum(each.size for each in layout.regions.values())) as tell:
         facts = run(job, out, shard_size, tell)

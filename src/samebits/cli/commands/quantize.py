@@ -26,7 +26,6 @@ Calibration = Annotated[
         "--calibration", metavar="PATH", help="Text files or folders. Default: the Python standard library's sources."
     ),
 ]
-Tokens = Annotated[int, typer.Option(help="Tokens of calibration, at most.", min=512)]
 TOKENS = {"search": 8192, "gptq": 16384}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ def pruned_weight64(weight: Tensor, squares: Tensor, share: Tensor) -> Tensor:
         scored = [
             (abs(w) * math.sqrt(s), place) for place, (w, s) in enumerate(zip(row, squares.tolist(), strict=True))
         ]
-        gone = {place for _, place in sorted(scored)[: math.floor(float(share[0]) * len(row))]}
+        gone = {place for _, place in sorted(scored)[: _count(share, len(row))]}
         rows.append([0.0 if place in gone else w for place, w in enumerate(row)])
     return torch.tensor(rows, dtype=torch.float64)
 
@@ -30,6 +31,11 @@ def pruned_model64(weights: Tensor, share: Tensor) -> Tensor:
         for name, size in SIZES.items():
             if ".layers." in name and "norm" not in name:
                 order = torch.sort(row[start : start + size].abs(), stable=True).indices
-                row[start + order[: math.floor(float(share[0]) * size)]] = 0.0
+                row[start + order[: _count(share, size)]] = 0.0
             start += size
     return found
+
+
+def _count(share: Tensor, size: int) -> int:
+    """By the shortest decimal that reads as this number, as somebody writes it."""
+    return math.floor(Fraction(repr(float(share[0]))) * size)
