@@ -33,11 +33,14 @@ SMALLEST_SUM: Final = 1e-8
 
 
 def linear(pieces: Sequence[Tensor], weights: Sequence[float], normalize: bool) -> Tensor:
-    """Sum of weight times model, over the sum of the weights: the chain of `matmul` over the models, then one
-    quotient; float32 inside, float64 for float64."""
+    """Sum of weight times model, over the sum of the weights: the chain of `matmul` over the models in float32, then
+    one quotient. float64 has no such chain: there each product and each sum is rounded by itself."""
     wide = _wide(pieces[0].dtype)
     factors = torch.tensor(weights, dtype=wide)
-    total = unrounded(factors[None], torch.stack([piece.to(wide) for piece in pieces]), "cpu")[0]
+    if wide == torch.float64:
+        total = _sum([piece * factor for piece, factor in zip(pieces, factors, strict=True)], wide)
+    else:
+        total = unrounded(factors[None], torch.stack([piece.to(wide) for piece in pieces]), "cpu")[0]
     if normalize:
         total /= _sum(list(factors), wide)
     return total.to(pieces[0].dtype)
@@ -79,14 +82,23 @@ class Cosine:
     def _add_block(self, first: Tensor, second: Tensor) -> None:
         one, two = first.double().numpy(), second.double().numpy()
         terms = np.zeros((3, 1 << (len(one) - 1).bit_length()))
-        for products, (left, right) in zip(terms, ((one, one), (two, two), (one, two)), strict=True):
-            np.multiply(left, right, out=products[: len(one)])
-        for sums, total in zip(self._sums, _trees(terms), strict=True):
-            sums.append(total)
+        # What overflows is refused in the end, by `value`.
+        with np.errstate(over="ignore"):
+            for products, (left, right) in zip(terms, ((one, one), (two, two), (one, two)), strict=True):
+                np.multiply(left, right, out=products[: len(one)])
+            for sums, total in zip(self._sums, _trees(terms), strict=True):
+                sums.append(total)
 
     def value(self) -> float:
         """0 where one of the two is so short that it has no direction."""
-        first, second, both = (math.fsum(sums) for sums in self._sums)
+        try:
+            first, second, both = (math.fsum(sums) for sums in self._sums)
+        except (OverflowError, ValueError):
+            first = second = both = math.inf
+        if not math.isfinite(first + second):
+            raise ValueError(
+                "slerp: the squares of a tensor add up to more than float64 holds; allowed: smaller numbers"
+            )
         lengths = math.sqrt(first), math.sqrt(second)
         if not min(lengths) > SHORTEST:
             return 0.0
@@ -114,27 +126,32 @@ class Threshold:
 
 
 def magnitudes(delta: Tensor) -> Tensor:
-    """The pattern of each number's magnitude in float32, as an integer: it grows with the magnitude, NaN above all."""
+    """The pattern of each number's magnitude, in float64 of that format and else in float32, as an integer: it grows
+    with the magnitude, NaN above all."""
+    if delta.dtype == torch.float64:
+        return delta.abs().view(torch.int64)
     return delta.abs().float().view(torch.int32)
 
 
-def threshold(passes: Callable[[], Iterable[Tensor]], keep: int) -> Threshold:
-    """The threshold that keeps exactly `keep` numbers; `passes` gives the magnitudes piece by piece, twice."""
-    high = np.zeros(2**15, np.int64)
-    exact = True
-    for piece in passes():
-        numbers = piece.numpy()
-        high += np.bincount(numbers >> 16, minlength=2**15)
-        exact = exact and not (numbers & 0xFFFF).any()
-    bin_, above = _bin(high, keep)
-    if exact:
-        return Threshold(bin_ << 16, keep - above)
-    low = np.zeros(2**16, np.int64)
-    for piece in passes():
-        numbers = piece.numpy()
-        low += np.bincount(numbers[numbers >> 16 == bin_] & 0xFFFF, minlength=2**16)
-    last, more = _bin(low, keep - above)
-    return Threshold(bin_ << 16 | last, keep - above - more)
+def threshold(passes: Callable[[], Iterable[Tensor]], keep: int, bits: int = 32) -> Threshold:
+    """The threshold that keeps exactly `keep` numbers; `passes` gives the magnitudes piece by piece, once for every 16
+    of their bits or until all bits below are zero."""
+    if keep == 0:
+        return Threshold(2 ** (bits - 1) - 1, 0)
+    found, left = 0, keep
+    for shift in range(bits - 16, -1, -16):
+        counts, exact = np.zeros(2**16, np.int64), True
+        for piece in passes():
+            numbers = piece.numpy()
+            if shift + 16 < bits:
+                numbers = numbers[numbers >> shift + 16 == found]
+            counts += np.bincount(numbers >> shift & 0xFFFF, minlength=2**16)
+            exact = exact and not (numbers & (1 << shift) - 1).any()
+        digit, above = _bin(counts, left)
+        found, left = found << 16 | digit, left - above
+        if exact:
+            break
+    return Threshold(found << shift, left)
 
 
 def _bin(counts: np.ndarray, keep: int) -> tuple[int, int]:

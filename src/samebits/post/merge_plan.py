@@ -68,6 +68,8 @@ def opened_models(recipe: Recipe, stack: ExitStack) -> dict[str, Source]:
 
 def plan_merge(recipe: Recipe, sources: Mapping[str, Source]) -> Plan:
     """The plan; a ValueError says which tensor, model or layer does not fit."""
+    for source in sources.values():
+        _check_layers(source)
     steps: list[Step] = []
     layer = 0
     for number, part in enumerate(recipe.slices):
@@ -149,6 +151,19 @@ def _layers(source: Source) -> int:
     return 1 + max((int(found[2]) for name in source.entries if (found := _LAYER.fullmatch(name))), default=-1)
 
 
+def _check_layers(source: Source) -> None:
+    """A layer that is missing would move those behind it, or make a shorter model, without a word."""
+    there = {int(found[2]) for name in source.entries if (found := _LAYER.fullmatch(name))}
+    if gaps := sorted({*range(max(there, default=-1))} - there):
+        raise ValueError(f"{source.folder}: lacks layer {gaps[0]} of {max(there) + 1}; allowed: every layer")
+    key = next((key for key in LAYER_KEYS if key in source.config), None)
+    if key is not None and source.config[key] != len(there):
+        raise ValueError(
+            f"{source.folder}: has {len(there)} layers, its config gives {key} {source.config[key]!r:.40};"
+            " allowed: equally many"
+        )
+
+
 def _inside(source: Source, layer: int) -> list[str]:
     return [name for name in source.entries if (found := _LAYER.fullmatch(name)) and int(found[2]) == layer]
 
@@ -227,7 +242,9 @@ def _tokens(source: Source) -> Any:
     added = found.get("added_tokens")
     return (
         model.get("vocab") if isinstance(model, dict) else None,
-        [(each.get("content"), each.get("id")) for each in added] if isinstance(added, list) else None,
+        [(each.get("content"), each.get("id")) if isinstance(each, dict) else each for each in added]
+        if isinstance(added, list)
+        else None,
     )
 
 

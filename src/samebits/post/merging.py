@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from samebits.model.tokenizer_copy import tokenizer_files
@@ -44,6 +45,8 @@ def merge(
         plan = plan_merge(recipe, sources)
         layout = safetensors_layout(plan.entries, shard_bytes)
         settings = settings_of(recipe, seed)
+        # Read before the tensors, so that a file that cannot be copied costs no time.
+        words = list(tokenizer_files(plan.tokenizer.folder))
         same = {"command": "merge", **settings, "sources": {name: each.identity() for name, each in sources.items()}}
         with new_folder(out, same, layout) as folder:
             tell(sum(layout.regions[name].size for name in folder.finished))
@@ -55,7 +58,7 @@ def merge(
                 tell(step.entry.size)
 
             in_threads(work, [step for step in plan.steps if step.name in missing])
-            for name, data in tokenizer_files(plan.tokenizer.folder):
+            for name, data in words:
                 folder.put(name, data)
             facts = {"command": "merge", "settings": settings, **_digests(plan, sources, folder.finished)}
             folder.finish(plan.config, facts, partial(_card, recipe))
@@ -117,7 +120,10 @@ def _merge_tensor(method: str, step: Step, sources: Mapping[str, Source], seed: 
         return sources[model].read(name, start, stop)
 
     def stored(number: int, start: int, stop: int) -> Tensor:
-        return read(number, start, stop).to(step.dtype)
+        return cast(number, read(number, start, stop))
+
+    def cast(number: int, piece: Tensor) -> Tensor:
+        return _finite(piece.to(step.dtype), "{1} of {0}".format(*step.inputs[number]))
 
     merged = _METHODS[method](step, stored, seed)
     hashes = [Hash() for _ in step.inputs]
@@ -125,8 +131,17 @@ def _merge_tensor(method: str, step: Step, sources: Mapping[str, Source], seed: 
         inputs = [read(number, start, stop) for number in range(len(step.inputs))]
         for piece, each in zip(inputs, hashes, strict=True):
             each.add(piece)
-        region.write(raw(merged([piece.to(step.dtype) for piece in inputs]).to(step.entry.dtype)))
+        made = merged([cast(number, piece) for number, piece in enumerate(inputs)])
+        region.write(raw(_finite(made.to(step.entry.dtype), f"the merged {step.name}")))
     region.facts["inputs"] = [[*named, each.hex] for named, each in zip(step.inputs, hashes, strict=True)]
+
+
+def _finite(piece: Tensor, said: str) -> Tensor:
+    """The piece; of numbers that are not finite no norm, no rank and no sum says anything."""
+    if not bool(piece.isfinite().all()):
+        kind = str(piece.dtype).removeprefix("torch.")
+        raise ValueError(f"merge: {said} has numbers that are not finite in {kind}; allowed: finite ones")
+    return piece
 
 
 Read = Callable[[int, int, int], Tensor]
@@ -178,7 +193,8 @@ def _trim(step: Step, read: Read, number: int, density: float) -> Trim:
         for start, stop in pieces(step.entry.count):
             yield magnitudes(read(number, start, stop) - read(step.base_input, start, stop))
 
-    return Trim(threshold(passes, kept(density, step.entry.count)))
+    bits = 64 if step.dtype == torch.float64 else 32
+    return Trim(threshold(passes, kept(density, step.entry.count), bits))
 
 
 _METHODS: dict[str, Callable[[Step, Read, int], Merged]] = {

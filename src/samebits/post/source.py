@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 import torch
 from torch import Tensor
 
-from samebits.model.huggingface import CONFIG, MOST_CONFIG_BYTES, READABLE, opened_file, weight_files
+from samebits.model.huggingface import CONFIG, INDEX, MOST_CONFIG_BYTES, READABLE, opened_file, some_names, weight_files
 from samebits.model.json_file import parse_json, read_json
 from samebits.post.layout import DTYPES, Entry
 
@@ -40,6 +40,7 @@ class Source:
         try:
             for file in weight_files(self.folder):
                 self._open(file)
+            self._check_index()
         except BaseException:
             self._stack.close()
             raise
@@ -68,6 +69,14 @@ class Source:
                 raise ValueError(f"{file}: {name} is {each['dtype']}; allowed: {', '.join(READABLE)}")
             self.entries[name] = Entry(dtype=DTYPES[each["dtype"]], shape=tuple(each["shape"]))
             self._places[name] = (handle, 8 + length + each["data_offsets"][0])
+
+    def _check_index(self) -> None:
+        """A tensor that the index names and no file has would be lost without a word."""
+        if not (self.folder / INDEX).is_file():
+            return
+        lacking = read_json(self.folder / INDEX)["weight_map"].keys() - self.entries.keys()
+        if lacking:
+            raise ValueError(f"{self.folder}: lacks {some_names(lacking)}; allowed: all weights that {INDEX} names")
 
     def read(self, name: str, start: int, stop: int) -> Tensor:
         """Numbers start to stop of a tensor, in the order in which they are stored."""
