@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from attention_cases import all_differing
 from long_rows.exponential import exponentials
 from long_rows.launches import LongRowLaunch, forward
@@ -27,7 +26,6 @@ from torch import Tensor
 
 from samebits.bench.cuda_timing import copies, kernel_times, medians
 from samebits.numerics.bits import compare
-from samebits.numerics.elementary.triton_generated import exp
 from samebits.ops.softmax import triton_kernel
 
 LAUNCHES = [
@@ -39,12 +37,6 @@ FORMATS = (torch.bfloat16, torch.float16, torch.float32)
 # Of which the first is shorter than a step, and two are no multiples of what is read at once.
 COMPARED = ((3, 100), (2, 4099), (5, 49152), (2, 128257))
 TARGET = 0.95
-
-
-@triton.jit
-def evaluate_patterns(y_ptr, bits_ptr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y_ptr + offsets, exp(tl.load(bits_ptr + offsets).to(tl.float32, bitcast=True)))
 
 
 def given(rows: int, width: int, dtype: torch.dtype, kind: str) -> Tensor:
@@ -74,9 +66,9 @@ def differing_exponentials() -> list[str]:
     for first in range(2**31, 2**32, size):
         bits = torch.arange(first, first + size, device="cuda").to(torch.int32)
         shorter, generated = (torch.empty(size, device="cuda") for _ in range(2))
-        exponentials[(size // block,)](bits, shorter, BLOCK=block)
-        # As the kernel in use asks for it: that all inputs agree with the CPU's is shown by tests/gpu.
-        evaluate_patterns[(size // block,)](generated, bits, BLOCK=block)
+        exponentials[(size // block,)](bits, shorter, SHORTER=True, BLOCK=block)
+        # Which has the CPU's bits for every input: tests/gpu/test_elementary.py.
+        exponentials[(size // block,)](bits, generated, SHORTER=False, BLOCK=block)
         parting = compare(shorter.cpu(), generated.cpu())
         if parting is not None:
             found.append(f"exponential of bits {first:#x} and on: {parting}")

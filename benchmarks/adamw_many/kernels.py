@@ -1,4 +1,4 @@
-"""AdamW of many tensors in one launch: a table says where each tensor lies, another whose block a program's is.
+"""AdamW of many tensors in one launch: a table says where each tensor is, another whose block a program's is.
 
 Knows no launch. Every element is computed alone, by the operations of ops/adamw/triton_kernel.py."""
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from samebits.numerics.elementary.triton_generated import exp
+
 
 @triton.jit
 def exp_up_to_zero(x):
@@ -32,8 +34,8 @@ def exp_up_to_zero(x):
 
 
 @triton.jit
-def exponentials(bits_ptr, y_ptr, BLOCK: tl.constexpr):
-    """y = e to the power of the float32 with these bits: to compare inputs with the generated function's."""
+def exponentials(bits_ptr, y_ptr, SHORTER: tl.constexpr, BLOCK: tl.constexpr):
+    """y = e to the power of the float32 with these bits, by the shorter function or the generated one, to compare."""
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(bits_ptr + offsets).to(tl.float32, bitcast=True)
-    tl.store(y_ptr + offsets, exp_up_to_zero(x))
+    tl.store(y_ptr + offsets, exp_up_to_zero(x) if SHORTER else exp(x))

@@ -4,31 +4,16 @@ On a GPU benchmarks/gpu_adamw_many.py compares them with the kernel in use, and 
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from tests.ops.interpreting import interpreted
 from tests.repository.documents import PROJECT
 
-from samebits.checker.tracing import child_environment
-
-SCRIPT = Path(__file__).with_name("interpreted_adamw_many.py")
-
-
-def found(*arguments: str) -> dict[str, str | None]:
-    finished = subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**child_environment(), "TRITON_INTERPRET": "1", "PYTHONPATH": f"{PROJECT / 'benchmarks'}:{PROJECT}"},
-    )
-    assert finished.returncode == 0, finished.stderr[-500:]
-    answers: dict[str, str | None] = json.loads(finished.stdout)
-    return answers
+found = partial(interpreted, "interpreted_adamw_many.py")
 
 
 def test_a_launch_of_many_tensors_has_the_bits_of_the_cpu() -> None:

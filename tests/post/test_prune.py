@@ -101,7 +101,7 @@ def test_falsify_prune_001_the_share_of_each_group(sparsity: float) -> None:
     ("sparsity", "count", "wanted"), [(0.29, 100, 29), (0.58, 50, 29), (0.7, 90, 63), (0.57, 300, 171), (1 / 3, 3, 1)]
 )
 def test_the_share_is_the_number_that_was_written(sparsity: float, count: int, wanted: int) -> None:
-    """0.29 of 100 were 28: the float64 next to 0.29 lies below it."""
+    """0.29 of 100 were 28: the float64 next to 0.29 is below it."""
     weight = torch.randn(3, count, generator=torch.Generator().manual_seed(count))
     by_row = pruned(weight, sparsity=sparsity, squares=torch.ones(count, dtype=torch.float64))
     assert (by_row == 0).sum(1).tolist() == [wanted] * 3
