@@ -54,21 +54,22 @@ class Remote(io.RawIOBase):
         return data
 
 
-def required_by(file: File) -> list[Requirement]:
-    """What a wheel in the index asks for."""
+def required_by(file: File) -> list[str]:
+    """What a wheel in the index asks for, line by line."""
     with ZipFile(Remote(file.address)) as members:
         path = next(name for name in members.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
         headers = HeaderParser().parsestr(members.read(path).decode())
-    return [Requirement(text) for text in headers.get_all("Requires-Dist", [])]
+    return headers.get_all("Requires-Dist", [])
 
 
 def asked(wanted: dict[str, str], offered: dict[str, list[File]], platform: Platform) -> dict[str, list[Requirement]]:
     """By pin, what it asks for on a platform, extras apart."""
     chosen = {name: wheel(offered[name], version, platform) for name, version in wanted.items()}
     found = {name: file for name, file in chosen.items() if file is not None}
+    # Threads wait for the network alone: Python 3.11's parser, which reads a marker's texts, is not safe in several.
     with ThreadPoolExecutor(8) as pool:
         all_of = dict(zip(found, pool.map(required_by, found.values()), strict=True))
-    return {name: list(_here(each, platform)) for name, each in all_of.items()}
+    return {name: list(_here(map(Requirement, lines), platform)) for name, lines in all_of.items()}
 
 
 def _here(requirements: Iterable[Requirement], platform: Platform) -> Iterator[Requirement]:
