@@ -1,8 +1,7 @@
 """README's table of costs and benchmarks/RESULTS.md, written from the records: `python benchmarks/report.py`.
 
-`--check` only compares. RESULTS.md has every ratio of every record, those below 1 and those that miss their target
-before all; README a line a record, with the lowest. A record that no part here reads is an error, so that none can be
-left out."""
+`--check` only compares. RESULTS.md has every ratio of every record, the lowest first; README a line a record, with the
+lowest. A record that no part here reads is an error, so that none can be left out."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ PICTURES = {"cpu_orders.json"}
 HEAD = """# What it costs, record by record
 
 Written by `python benchmarks/report.py` from [the records](results). Ratios of one run on one machine, both sides in
-turns; above 1 samebits is faster. Everything that is slower, or misses the target that its script sets, is listed
-first. What was tried, and what did not work: [the notes](NOTES.md).
+turns; above 1 samebits is faster. The lowest stand first; what misses the target that its script sets says so. What was
+tried, and what did not work: [the notes](NOTES.md).
 
 """
 TABLE = """| what, beside what | machine | median | lowest | slower | targets missed |
@@ -50,13 +49,13 @@ def section(results: Path = RESULTS, folder: str = "results") -> str:
     """All that the records say; they are in `folder`, seen from the page."""
     blocks = []
     for part, record in records(results):
-        compared = f" {part.compared[0].upper()}{part.compared[1:]}." if part.compared else ""
-        made = f"[record]({folder}/{part.file}) of `{record['script']}`, {record['date']}, {versions(record)}"
-        title = f"**{part.title}: {record['machine']}.**{compared} ({made})"
-        points = [
-            point for each in part.write(record) for point in (each.points() if isinstance(each, Listed) else [each])
-        ]
-        blocks.append("\n\n".join((wrapped(title), "\n".join(wrapped(f"- {point}", "  ") for point in points))))
+        compared = f"{part.compared[0].upper()}{part.compared[1:]}. " if part.compared else ""
+        made = f"{record['script']}`, {record['date']}, {versions(record)}"
+        points = part.write(record)
+        said = "\n".join(wrapped(f"- {point}", "  ") for point in points if not isinstance(point, Listed))
+        tables = [point.rows() for point in points if isinstance(point, Listed)]
+        about = wrapped(f"{compared}[Record]({folder}/{part.file}) of `{made}.")
+        blocks += [f"## {part.title}: {record['machine']}", about, *([said] if said else []), *tables]
     return "\n\n".join(blocks)
 
 
@@ -69,7 +68,7 @@ def table(results: Path = RESULTS) -> str:
         rows += [f"| {link}{beside(part, each)} | {record['machine']} | {summary(each)} |" for each in lists]
         if not lists:
             others.append(wrapped(f"- {link}, {record['machine']}: {'; '.join(map(str, points))}", "  "))
-    return "\n\n".join([BEGIN, TABLE + "\n".join(rows), "\n".join(others), END])
+    return "\n\n".join([TABLE + "\n".join(rows), "\n".join(others)])
 
 
 def beside(part: Part, each: Listed) -> str:
@@ -100,7 +99,7 @@ def written(page: str, text: str) -> str:
     if page.count(BEGIN) != 1 or page.count(END) != 1:
         raise SystemExit(f"report: the page has not one {BEGIN!r} and one {END!r}")
     before, rest = page.split(BEGIN)
-    return before + text + rest.split(END)[1]
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}"
 
 
 def main() -> int:

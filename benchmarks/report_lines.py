@@ -38,26 +38,19 @@ def figure(ratio: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Two points: what is slower, and what is not. All of a case stand together, where its lowest ratio belongs."""
+    """A table: a row a case, the lowest first."""
 
     lines: tuple[Line, ...]
     label: str = ""
     """What tells these from others of the record."""
 
-    def points(self) -> list[str]:
+    def rows(self) -> str:
         cases: dict[str, list[Line]] = {}
         for line in self.lines:
             cases.setdefault(line.case, []).append(line)
-
-        def behind(case: str) -> bool:
-            return any(line.ratio < SAME or line.missed is not None for line in cases[case])
-
-        def joined(chosen: list[str]) -> str:
-            return "; ".join(f"{case} {', '.join(line.words() for line in cases[case])}" for case in chosen) or "none"
-
-        slower, label = [case for case in cases if behind(case)], f"{self.label}, " if self.label else ""
-        faster = [case for case in cases if case not in slower]
-        return [f"{label}slower: {joined(slower)}", f"{label}as fast or faster: {joined(faster)}"]
+        slowest_first = sorted(cases, key=lambda case: min(line.ratio for line in cases[case]))
+        told = [f"| {case.rstrip(',')} | {', '.join(line.words() for line in cases[case])} |" for case in slowest_first]
+        return "\n".join([f"| {self.label or 'case'} | ratio |", "| --- | --- |", *told])
 
     def median(self) -> float:
         return statistics.median(line.ratio for line in self.lines)

@@ -1,6 +1,6 @@
 """What is said of each record in benchmarks/results: its title, what is divided by what, and every ratio.
 
-Those below 1 and those that miss their target stand before all others. Those of a GPU are in report_gpu.py."""
+Those of a GPU are in report_gpu.py."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ API = {
 BENCHMARKS = """# Benchmarks
 
 Written from `benchmarks/results` when this site is built; each record names the script, the commit, the day and the
-machine that made it. Ratios above 1: samebits is faster.
+machine that made it. Ratios above 1: samebits is faster. First a row for each list of ratios, then every ratio.
 
 """
 
@@ -74,5 +74,5 @@ def _reference(package: str, beside: tuple[str, ...]) -> str:
 
 def _costs() -> str:
     sys.path.append(str(ROOT / "benchmarks"))
-    text: str = importlib.import_module("report").section(folder="benchmarks/results")
-    return text
+    report = importlib.import_module("report")
+    return f"{report.table()}\n\n{report.section(folder='benchmarks/results')}"
