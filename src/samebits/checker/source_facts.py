@@ -13,7 +13,7 @@ from samebits.checker import environment
 from samebits.checker.promises import MODULES
 from samebits.contracts.language import Contract, ProofEntry
 from samebits.contracts.registry import Component
-from samebits.contracts.sources import Tree, canonical, contract_digest, has_contract, obligation_digest
+from samebits.contracts.sources import Tree, canonical, contract_digest, obligation_digest
 from samebits.native.sources import build_digest
 
 RUNNING: Final = ("examples", "draws", "enumeration", "order")
@@ -52,16 +52,17 @@ class SourceFacts:
         self._flags = _flags()
         self._build = frozenset({package / "native" / "sources.py"})
         self._below: dict[tuple[str, str], str] = {}
+        self._words: dict[tuple[str, str], str] = {}
 
     def sources(
         self, component: Component, identifier: str, backend: str, method: str, proof: ProofEntry | None
     ) -> dict[str, str]:
         """One obligation's, by the names that a receipt has for them."""
-        digest, contract = self._digest, component.contract()
+        digest = self._digest
         kernel = self._kernel(component, backend)
         if method == "types":
             return {"kernel": digest(kernel | self._own(component, backend))}
-        found = {"kernel": digest(kernel), "contract": _words(contract, identifier, proof)}
+        found = {"kernel": digest(kernel), "contract": self._contract(component, identifier, proof)}
         if "cpu" in backend.split(", ") and method in (*RUNNING, "integers"):
             found["headers"] = digest(self._shared)
         if "cpu" in backend.split(", ") and method in RUNNING:
@@ -106,8 +107,8 @@ class SourceFacts:
             # Many obligations name the same few modules: what each reaches is found once.
             self._reached[key] = frozenset().union(*(self._reach([each], backend, own) for each in key[0]))
         elif key not in self._reached:
-            within = (lambda file: file.parent == own.folder or not has_contract(file.parent)) if own else bool
-            found = self.tree.reached(key[0], backend.split(", "), within=within, without=self._build)
+            folder = own.folder if own else None
+            found = self.tree.reached(key[0], backend.split(", "), contract=folder, without=self._build)
             self._reached[key] = frozenset(found)
         return self._reached[key]
 
@@ -129,6 +130,16 @@ class SourceFacts:
         if files not in self._digests:
             self._digests[files] = self.tree.digest(files)
         return self._digests[files]
+
+    def _contract(self, component: Component, identifier: str, proof: ProofEntry | None) -> str:
+        """The contract's words about an obligation, or about what a proof says of it."""
+        key = (component.name, identifier)
+        if key not in self._words:
+            self._words[key] = obligation_digest(component.contract(), identifier)
+        if proof is None:
+            return self._words[key]
+        # Which other obligations it speaks for is no part of what it says about this one.
+        return canonical([self._words[key], proof.kind, sorted(proof.backends), proof.by])
 
     def dependencies(self, contract: Contract, backend: str) -> dict[str, str]:
         """Every contract below this one, with one digest of its words and its code."""
@@ -152,11 +163,3 @@ class SourceFacts:
 def _unless_judges(files: frozenset[Path]) -> frozenset[Path]:
     """Without the promises' own modules: each receipt is tied to the one that judged it."""
     return frozenset(file for file in files if file.parent.name != "promises" or file.name == "__init__.py")
-
-
-def _words(contract: Contract, identifier: str, proof: ProofEntry | None) -> str:
-    words = obligation_digest(contract, identifier)
-    if proof is None:
-        return words
-    # Which other obligations it speaks for is no part of what it says about this one.
-    return canonical([words, proof.kind, sorted(proof.backends), proof.by])

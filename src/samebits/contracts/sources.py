@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -39,6 +39,18 @@ def has_contract(folder: Path) -> bool:
     return (folder / CONTRACT_FILE).is_file()
 
 
+@dataclass(eq=False, slots=True)
+class _File:
+    """A file of a tree, told from others by being itself: to hash and to compare paths is most of a walk's time."""
+
+    path: Path
+    only: str
+    contract: str
+    """Its folder where that is a contract's, or ""."""
+    neighbours: list[_File] | None = None
+    """What it imports or includes, once that is asked for."""
+
+
 class Tree:
     """Top-level packages by the folder each is in: within these, imports are followed. Reads each file once.
 
@@ -47,40 +59,50 @@ class Tree:
     def __init__(self, packages: Mapping[str, Path], architecture: str = "") -> None:
         self.packages = dict(packages)
         self.architecture = architecture
-        self._names: dict[Path, list[Path]] = {}
+        self._files: dict[Path, _File] = {}
 
     def reached(
         self,
         modules: Iterable[str],
         backends: Iterable[str],
         *,
-        within: Callable[[Path], bool] = bool,
+        contract: Path | None = None,
         without: frozenset[Path] = frozenset(),
     ) -> set[Path]:
         """The files of these modules and all that they import or include, for these backends.
 
-        `within` says which files are entered; what is in `without` is neither entered nor returned."""
-        kept = {"", *backends}
+        With `contract`, no contract's folder but this one is entered; what is in `without` is neither entered nor
+        returned."""
+        kept, allowed = {"", *backends}, {"", str(contract)}
         files = [file for name in modules for file in self.module(name)]
-        return self._closure(files, lambda file: file not in without and only_of(file) in kept and within(file))
+
+        def entered(file: _File) -> bool:
+            return file.only in kept and (contract is None or file.contract in allowed) and file.path not in without
+
+        return self._closure(files, entered)
 
     def compiled_by_all(self, package: Path) -> list[Path]:
         """C++ that is compiled into the library and belongs to no contract: headers, threads, elementary functions."""
-        found = self._closure(package.glob("**/*.cpp"), lambda file: file.suffix in CPP)
+        found = self._closure(package.glob("**/*.cpp"), lambda file: file.path.suffix in CPP)
         return sorted(file for file in found if not has_contract(file.parent))
 
-    def _closure(self, files: Iterable[Path], entered: Callable[[Path], bool]) -> set[Path]:
+    def _closure(self, files: Iterable[Path], entered: Callable[[_File], bool]) -> set[Path]:
         """Files, and all that they import or include, as far as these are entered."""
-        waiting, found = list(files), set[Path]()
+        waiting, found = [self._file(each) for each in files], set[_File]()
         while waiting:
             file = waiting.pop()
             if file in found or not entered(file):
                 continue
             found.add(file)
-            if file not in self._names:
-                self._names[file] = list(self._neighbours(file))
-            waiting += self._names[file]
-        return found
+            if file.neighbours is None:
+                file.neighbours = [self._file(each) for each in self._neighbours(file.path)]
+            waiting += file.neighbours
+        return {file.path for file in found}
+
+    def _file(self, path: Path) -> _File:
+        if path not in self._files:
+            self._files[path] = _File(path, only_of(path), str(path.parent) if has_contract(path.parent) else "")
+        return self._files[path]
 
     def module(self, name: str) -> Iterator[Path]:
         """The file of "package.module", or of "package:name": the module of that name, or else the package itself."""

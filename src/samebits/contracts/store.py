@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -154,12 +155,18 @@ def _receipt(document: dict[str, Any], shared: dict[str, dict[str, str]], where:
         if named not in shared:
             raise ValueError(f"where is {str(named)[:40]!r}; allowed: a name that a line above gives to its facts")
         whole = {**document, "where": shared[named]}
-        for name, kind in get_type_hints(Receipt).items():
+        for name, kind in _kinds().items():
             if name in whole and not _fits(whole[name], kind):
                 raise TypeError(f"{name} is {str(whole[name])[:40]!r}; allowed: {getattr(kind, '__name__', kind)}")
         return Receipt(**whole)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ReceiptError(f"{where}: no receipt: {' '.join(str(error).split())}") from error
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    """What a receipt holds, by name."""
+    return get_type_hints(Receipt)
 
 
 def _fits(value: object, kind: Any) -> bool:
