@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 
 import samebits.ops
 from samebits.checker import status
-from samebits.cli.commands import contract
+from samebits.cli.commands import contract, contract_files
 
 SOFTMAX = Path(samebits.ops.__path__[0]) / "softmax" / "contract.yaml"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "components"
@@ -69,15 +71,23 @@ def test_a_scaffold_fails_until_it_is_filled(samebits: Any, tmp_path: Path) -> N
     assert again.code == 2 and again.err.count("\n") == 1
 
 
+@pytest.fixture(scope="module")
+def gathered_once() -> Iterator[None]:
+    """Receipts and sources are read for one form of the graph."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(contract_files, "_graph", cache(contract_files._graph))
+        yield
+
+
 @pytest.mark.parametrize(
     ("form", "word"), [("text", "softmax"), ("mermaid", "graph"), ("dot", "digraph"), ("json", "{")]
 )
-def test_the_graph_in_every_form(samebits: Any, form: str, word: str) -> None:
+def test_the_graph_in_every_form(samebits: Any, gathered_once: None, form: str, word: str) -> None:
     ran = samebits("contract", "graph", "--format", form)
     assert ran.code == 0 and word in ran.out and "attention" in ran.out
 
 
-def test_the_graph_as_a_page(samebits: Any, tmp_path: Path) -> None:
+def test_the_graph_as_a_page(samebits: Any, gathered_once: None, tmp_path: Path) -> None:
     ran = samebits("contract", "graph", "--format", "html", "--output", str(tmp_path / "graph.html"))
     page = (tmp_path / "graph.html").read_text()
     assert ran.code == 0 and "<svg" in page and "attention" in page and not list(tmp_path.glob("*.new"))

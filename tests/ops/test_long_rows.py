@@ -15,6 +15,7 @@ from tests.repository.documents import PROJECT
 found = partial(interpreted, "interpreted_long_rows.py")
 
 
+@pytest.mark.long
 def test_long_rows_have_the_bits_of_the_cpu_by_one_program_and_by_several() -> None:
     differences = found()
     assert len(differences) == 18
@@ -28,6 +29,7 @@ def test_steps_that_are_added_before_the_lane_are_noticed() -> None:
     assert all(answer for case, answer in answers.items() if case.startswith("softmax")), answers
 
 
+@pytest.mark.long
 def test_the_shorter_exponential_has_the_bits_of_the_generated_one() -> None:
     """Of a two-thousandth of its inputs, and of those around its borders. Planted: subnormal results become 0."""
     assert found("exponentials") == {"exponentials": None}
