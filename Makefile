@@ -12,7 +12,7 @@ TRITON := triton==3.6.0
 # The machine with the GPU has its own Python and no installs.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test prove test-long test-gpu bench bench-gpu lint generate docs clean
+.PHONY: demo test pytest prove test-long test-gpu bench bench-gpu lint generate docs clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.packages: constraints.txt pyproject.toml
@@ -41,9 +41,15 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Three processes keep two cores busy: ranks and servers wait for each other a third of the time. Threads of theirs that
-# wait must not spin on cores that others need. A test that takes ten minutes is stuck: it fails with every stack.
-test: lint
+# Beside lint, whose types take a minute of one core. Three processes keep two cores busy: ranks and servers wait for each
+# other a third of the time. Threads of theirs that wait must not spin on cores that others need. A test that takes ten
+# minutes is stuck: it fails with every stack.
+test: $(READY)
+	$(MAKE) --jobs 2 lint pytest
+
+# Hundreds of tests are processes of their own, which need not compile what they import.
+pytest: $(READY)
+	$(BIN)/python -m compileall -q -j 2 src
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
 		-m "not long" --ignore=tests/long -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
