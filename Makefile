@@ -41,7 +41,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Beside lint, whose types take a minute of one core. Three processes keep two cores busy: ranks and servers wait for each
+# Beside lint, whose types take a minute of one core. Four processes keep two cores busy: ranks and servers wait for each
 # other a third of the time. Threads of theirs that wait must not spin on cores that others need. A test that takes ten
 # minutes is stuck: it fails with every stack.
 test: $(READY)
@@ -50,7 +50,7 @@ test: $(READY)
 # Hundreds of tests are processes of their own, which need not compile what they import.
 pytest: $(READY)
 	$(BIN)/python -m compileall -q -j 2 src
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 		-m "not long" --ignore=tests/long -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 # Sweeps that take too long for every change: hours.
