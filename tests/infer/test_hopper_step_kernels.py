@@ -194,11 +194,19 @@ def attended(q: torch.Tensor, kept: tuple[torch.Tensor, torch.Tensor], sequences
     return step_launches.attend(q, kept, sequences, RULE.exponent_factor, sequences.k_length - 1)
 
 
-# Heads, and queries that share a key. What is not finite takes one way, whatever these are.
+# Heads, and queries that share a key.
+SHARED = [(64, 3), (128, 4), (64, 12), (128, 1), (64, 17)]
+# With numbers that are not finite: these at every change, the others in the long tests.
+OFTEN = [(64, 3), (128, 1)]
+
+
 @pytest.mark.parametrize("keys", [[70, 1], [150, 300, 64, 65, 128]], ids=["one split", "some splits"])
 @pytest.mark.parametrize(
     ("head", "group", "finite"),
-    [(64, 3, True), (128, 4, True), (64, 12, True), (128, 1, True), (64, 17, True), (64, 3, False), (128, 1, False)],
+    [
+        *((*each, True) for each in SHARED),
+        *(pytest.param(*each, False, marks=[] if each in OFTEN else [pytest.mark.long]) for each in SHARED),
+    ],
 )
 def test_attention_over_pages_has_the_bits_of_the_operator(
     keys: list[int], head: int, group: int, finite: bool
