@@ -76,9 +76,9 @@ def launch_for(dy_MH: Tensor, x_MH: Tensor | None, mean_M: Tensor | None, rstd_M
     return forced_launch(ChainLaunch) or chosen_launch(*sizes)
 
 
-def chosen_launch(rows: int, width: int, bytes_each: int, multiprocessors: int) -> ChainLaunch | None:
-    """The launch for elements of so many bytes; None where the kernel by Triton is the cheaper one."""
-    columns = next((each for each in COLUMNS if cdiv(width, each) <= multiprocessors), None)
+def chosen_launch(rows: int, width: int, bytes_each: int, at_once: int) -> ChainLaunch | None:
+    """The launch for elements of so many bytes and programs at once; None where that by Triton is the cheaper one."""
+    columns = next((each for each in COLUMNS if cdiv(width, each) <= at_once), None)
     if rows < FEWEST_ROWS or columns is None:
         return None
     block = 64 if rows <= FEW_ROWS else BLOCK_BYTES // bytes_each
