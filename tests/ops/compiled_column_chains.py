@@ -1,4 +1,4 @@
-"""Compiles benchmarks/column_chains for Hopper without a GPU, and prints what the assembler says and makes of it.
+"""Compiles the chains over rows for Hopper without a GPU, and prints what the assembler says and makes of them.
 
 Run by test_column_chains.py in a process of its own: it stands in for Triton's driver. A line of JSON: by launch, the
 assembler's words, and the instructions of the loop in which a warp adds."""
@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 import triton
-from column_chains import launches
-from column_chains.launches import ChainLaunch
 
 from samebits.checker.artifact_process import stand_in
 from samebits.checker.tracing.comparing import without_gpu
+from samebits.ops._triton import hopper_columns
+from samebits.ops._triton.hopper_columns import ChainLaunch
 
 LAUNCHES = (ChainLaunch(), ChainLaunch(rows=128, columns=32, warps=8))
 
@@ -31,10 +31,10 @@ def compiled(launch: ChainLaunch) -> str:
         options = {"num_warps": warps, "num_stages": stages, "num_ctas": 1, "enable_fp_fusion": False}
         made.append(kernel.run(*given, **constants, **options, grid=(programs,), warmup=True))
 
-    launches.__dict__["run"] = here
+    hopper_columns.__dict__["run"] = here
     x_MH, rstd_M = torch.zeros(300, 64, dtype=torch.bfloat16), torch.zeros(300)
     with without_gpu():
-        launches.add_rows(x_MH, x_MH, None, rstd_M, torch.zeros(64), launch)
+        hopper_columns.add_rows(x_MH, x_MH, None, rstd_M, torch.zeros(64), launch)
     return str(made[0].asm["ptx"])
 
 

@@ -1,7 +1,7 @@
-"""Sums over rows as benchmarks/column_chains has them: the bits of the CPU, by the machine in hopper_on_cpu/, for
-Triton's interpreter runs no Gluon.
+"""Sums over rows by the kernel for Hopper: the bits of the CPU, by the machine in hopper_on_cpu/, for Triton's
+interpreter runs no Gluon; and which launches are chosen.
 
-On a GPU benchmarks/gpu_column_chains.py compares them with the kernel in use, and times both."""
+On a GPU tests/gpu/test_column_chains.py compares them with the kernel by Triton."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import itertools
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,21 +22,17 @@ from tests.repository.documents import PROJECT
 from torch import Tensor
 
 from samebits.checker.tracing import child_environment
+from samebits.native.launch_numbers import launching
 from samebits.numerics.bits import compare
-from samebits.ops._triton import launch as launching
+from samebits.ops._triton import columns, hopper_columns
+from samebits.ops._triton import launch as launches_by_triton
+from samebits.ops._triton.hopper_columns import ChainLaunch
+from samebits.ops._triton.rows import RowLaunch
 
 SCRIPT = Path(__file__).with_name("compiled_column_chains.py")
 # Rows and columns: of one block a part; whole blocks, of which stages are used again; neither a multiple of anything.
 SHAPES = ((3, 8), (512, 32), (203, 40))
 KINDS = ("without x", "without mean", "all")
-
-
-@pytest.fixture
-def chains(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
-    from column_chains import launches as module
-
-    return module
 
 
 def given(rows: int, width: int, dtype: torch.dtype, kind: str) -> tuple[Tensor | None, ...]:
@@ -72,30 +68,28 @@ def expected(dy: Tensor, x: Tensor | None, mean: Tensor | None, rstd: Tensor | N
     return sums
 
 
-def difference(chains: ModuleType, operands: Any, launch: Any, *, seed: int = 0, edits: tuple[Edit, ...] = ()) -> Any:
+def difference(operands: Any, launch: Any, *, seed: int = 0, edits: tuple[Edit, ...] = ()) -> Any:
     sums = operands[-1].clone()
-    with launches(chains, seed=seed, edits=edits):
-        chains.add_rows(*operands[:-1], sums, launch)
+    with launches(hopper_columns, seed=seed, edits=edits):
+        hopper_columns.add_rows(*operands[:-1], sums, launch)
     return compare(sums, expected(*operands))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_chains_have_the_bits_of_the_cpu(chains: ModuleType, dtype: torch.dtype, kind: str) -> None:
+def test_chains_have_the_bits_of_the_cpu(dtype: torch.dtype, kind: str) -> None:
     tried = (
-        chains.ChainLaunch(rows=32, columns=16, stages=2),
-        chains.ChainLaunch(rows=128, columns=8, stages=3, slots=1),
-        chains.ChainLaunch(rows=64, columns=32, stages=1, slots=3),
+        ChainLaunch(rows=32, columns=16, stages=2),
+        ChainLaunch(rows=128, columns=8, stages=3, slots=1),
+        ChainLaunch(rows=64, columns=32, stages=1, slots=3),
     )
     for (rows, width), (seed, launch) in itertools.product(SHAPES, enumerate(tried)):
-        wrong = difference(chains, given(rows, width, dtype, kind), launch, seed=seed)
+        wrong = difference(given(rows, width, dtype, kind), launch, seed=seed)
         assert wrong is None, f"{rows} x {width} {launch}: {wrong}"
 
 
 @pytest.mark.parametrize("told", ["dtype", "nothing"])
-def test_every_dtype_has_a_compiled_kernel_of_its_own(
-    chains: ModuleType, monkeypatch: pytest.MonkeyPatch, told: str
-) -> None:
+def test_every_dtype_has_a_compiled_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
     """Launches know a compiled kernel again by dtypes of tensors, and a described tensor is none. Planted: nothing else
     says the dtype, so that numbers of one format were read as another's, which an H200 has shown."""
     keys = set()
@@ -103,29 +97,105 @@ def test_every_dtype_has_a_compiled_kernel_of_its_own(
     def seen(kernel: Any, programs: int, given: tuple[Any, ...], *, warps: int, stages: int, **constants: Any) -> None:
         if told == "nothing":
             del constants["ELEMENT"]
-        keys.add(launching._key(kernel.__name__, 0, warps, stages, given, constants))
+        keys.add(launches_by_triton._key(kernel.__name__, 0, warps, stages, given, constants))
 
-    with launches(chains):
-        monkeypatch.setattr(chains, "run", seen)
+    with launches(hopper_columns):
+        monkeypatch.setattr(hopper_columns, "run", seen)
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
-            chains.add_rows(*given(3, 8, dtype, "all"), chains.ChainLaunch(stages=1))
+            hopper_columns.add_rows(*given(3, 8, dtype, "all"), ChainLaunch(stages=1))
     assert len(keys) == (3 if told == "dtype" else 1)
 
 
-@pytest.mark.parametrize("odd", ["columns", "start", "rstd"])
-def test_what_cannot_be_copied_is_left_to_the_kernel_in_use(
-    chains: ModuleType, monkeypatch: pytest.MonkeyPatch, odd: str
+@pytest.fixture
+def on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Tensors in main memory are taken for those of an H200; launches are listed and not made."""
+    launched: list[tuple[str, dict[str, Any]]] = []
+
+    def seen(kernel: Any, programs: int, given: tuple[Any, ...], *, warps: int, stages: int, **constants: Any) -> None:
+        launched.append((kernel.__name__, constants))
+
+    for module in (columns, hopper_columns):
+        monkeypatch.setattr(module, "run", seen)
+        monkeypatch.setattr(module, "on_device", lambda _: nullcontext())
+    monkeypatch.setattr(hopper_columns, "missing", lambda _: None)
+    monkeypatch.setattr(hopper_columns, "multiprocessors", lambda _: 132)
+    monkeypatch.setattr(Tensor, "is_cuda", True)
+    return launched
+
+
+def zeros(rows: int, width: int, *, behind: int = 0, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """A matrix that begins so many elements behind an aligned place."""
+    return torch.zeros(behind + rows * width, dtype=dtype)[behind:].view(rows, width)
+
+
+@pytest.mark.parametrize("odd", ["columns", "start of dy", "start of x", "rstd", "mean", "other GPU", "no GPU"])
+def test_what_cannot_be_copied_is_left_to_the_kernel_by_triton(
+    on_hopper: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, odd: str
 ) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(chains.in_use, "add_rows", lambda *given: asked.append(given))
-    dy, rstd = torch.zeros(5 * 16 + 1), torch.zeros(6)
-    dy = {"columns": dy[:65].reshape(5, 13), "start": dy[1:].reshape(5, 16)}.get(odd, dy[:80].reshape(5, 16))
-    chains.add_rows(dy, dy, None, rstd[1:] if odd == "rstd" else rstd[:5], torch.zeros(dy.shape[1]))
-    assert len(asked) == 1 and asked[0][0] is dy
+    """Whatever launch is forced."""
+    if odd == "other GPU":
+        monkeypatch.setattr(hopper_columns, "missing", lambda _: "compute capability 9.0 and this GPU has 10.0")
+    if odd == "no GPU":
+        monkeypatch.setattr(Tensor, "is_cuda", False)
+    width = 13 if odd == "columns" else 16
+    dy, x = zeros(80, width, behind=odd == "start of dy"), zeros(80, width, behind=odd == "start of x")
+    mean, rstd = (torch.zeros(80 + (odd == name))[int(odd == name) :] for name in ("mean", "rstd"))
+    for forced in (None, ChainLaunch()):
+        with nullcontext() if forced is None else launching(launch=forced):
+            columns.add_rows(dy, x, mean, rstd, torch.zeros(width))
+    assert [name for name, _ in on_hopper] == ["column_chains"] * 2
 
 
-def faults(chains: ModuleType) -> dict[str, Edit]:
-    from column_chains import kernels
+@pytest.mark.parametrize(
+    ("rows", "width", "dtype", "wanted"),
+    [
+        # Few rows; whole hidden states; norms of heads; as many columns as are summed at once, and more.
+        (32, 4096, torch.bfloat16, None),
+        (65, 576, torch.float32, (64, 8)),
+        (256, 1024, torch.bfloat16, (64, 8)),
+        (16384, 1024, torch.bfloat16, (256, 8)),
+        (16384, 1024, torch.float32, (128, 8)),
+        (131072, 128, torch.float16, (256, 8)),
+        (8192, 2048, torch.bfloat16, (256, 16)),
+        (8192, 4096, torch.bfloat16, (256, 32)),
+        (8192, 4232, torch.bfloat16, None),
+    ],
+)
+def test_sizes_choose_the_kernel(
+    on_hopper: list[tuple[str, dict[str, Any]]], rows: int, width: int, dtype: torch.dtype, wanted: Any
+) -> None:
+    dy = torch.zeros((), dtype=dtype).expand(rows, width)
+    columns.add_rows(dy, dy, None, torch.zeros(rows), torch.zeros(width))
+    ((name, constants),) = on_hopper
+    assert name == ("column_chains" if wanted is None else "specialised_column_chains")
+    assert wanted is None or (constants["ROWS"], constants["COLUMNS"]) == wanted
+
+
+def test_multiprocessors_choose_the_columns_of_a_program() -> None:
+    """As many programs as there are multiprocessors, on whatever GPU of the kind."""
+    for count, wanted in ((132, 8), (114, 16), (64, 16), (33, 32), (31, None)):
+        found = hopper_columns.chosen_launch(4096, 1024, 2, count)
+        assert (found and found.columns) == wanted
+
+
+def test_a_forced_launch_chooses_the_kernel(on_hopper: list[tuple[str, dict[str, Any]]]) -> None:
+    dy = zeros(3, 8192)
+    for forced in (RowLaunch(rows=16, columns=64), ChainLaunch(rows=32, columns=16, stages=2)):
+        with launching(launch=forced):
+            columns.add_rows(dy, None, None, None, torch.zeros(8192))
+    by_triton, by_gluon = on_hopper
+    assert by_triton[0] == "column_chains" and by_triton[1]["COLUMNS"] == 64
+    assert by_gluon[0] == "specialised_column_chains" and (by_gluon[1]["ROWS"], by_gluon[1]["STAGES"]) == (32, 2)
+
+
+def test_a_launch_without_room_is_refused(on_hopper: list[tuple[str, dict[str, Any]]]) -> None:
+    with pytest.raises(ValueError, match="no room for one block of operands; allowed: 230000 bytes in all"):
+        hopper_columns.add_rows(zeros(3, 32), None, None, None, torch.zeros(32), ChainLaunch(columns=32, slots=7))
+    assert not on_hopper
+
+
+def faults() -> dict[str, Edit]:
+    from samebits.ops._triton import hopper_columns_kernel as kernels
 
     return {
         "+0 behind the end": Edit(kernels.make_block, "-(2**31)", "0"),
@@ -156,12 +226,12 @@ def faults(chains: ModuleType) -> dict[str, Edit]:
         "a stage freed before it is read",
     ],
 )
-def test_planted_faults_are_noticed(chains: ModuleType, fault: str) -> None:
-    launch, edit = chains.ChainLaunch(rows=128, columns=16, stages=2), faults(chains)[fault]
+def test_planted_faults_are_noticed(fault: str) -> None:
+    launch, edit = ChainLaunch(rows=128, columns=16, stages=2), faults()[fault]
     operands = given(1000, 16, torch.float32, "without x")
-    assert difference(chains, operands, launch) is None
+    assert difference(operands, launch) is None
     try:
-        noticed = difference(chains, operands, launch, edits=(edit,)) is not None
+        noticed = difference(operands, launch, edits=(edit,)) is not None
     except Finding:
         noticed = True
     assert noticed

@@ -1,6 +1,7 @@
-"""Sums over rows in Triton, column by column: the gradients that a normalisation's weight and bias have.
+"""Sums over rows, column by column: the gradients that a normalisation's weight and bias have. Chooses the kernel.
 
-Knows no operator. A column is one chain, rows ascending, resumed from its accumulator; tiles decide speed alone."""
+Knows no operator. A column is one chain, rows ascending, resumed from its accumulator; tiles decide speed alone, and so
+does whether the kernel is the one by Triton, which is here, or the one by Gluon of hopper_columns.py."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from samebits.ops._triton import hopper_columns
 from samebits.ops._triton.device import on_device
 from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
@@ -66,13 +68,19 @@ def add_rows(
     launch: RowLaunch | None = None,
 ) -> None:
     """The chains over rows, resumed from the accumulator (float32, contiguous), in place."""
-    launch = launch or forced_launch(RowLaunch) or COLUMN_LAUNCH
-    m, width = dy_MH.shape
+    (m, width), operands = dy_MH.shape, (dy_MH, x_MH, mean_M, rstd_M)
+    launch = launch or forced_launch(RowLaunch)
+    if launch is None:
+        specialised = hopper_columns.launch_for(*operands)
+        if specialised is not None:
+            hopper_columns.add_rows(*operands, accumulator_H, specialised)
+            return
+        launch = COLUMN_LAUNCH
     with on_device(dy_MH):
         run(
             column_chains,
             cdiv(width, launch.columns),
-            (dy_MH, x_MH, mean_M, rstd_M, accumulator_H, m, width),
+            (*operands, accumulator_H, m, width),
             warps=launch.warps,
             stages=launch.stages,
             ROWS=launch.rows,

@@ -1,4 +1,7 @@
-"""What is traced and compiled of LayerNorm by Triton: rows of 600, and the shared gradients resumed at cuts."""
+"""What is traced and compiled of LayerNorm by Triton: rows of 600, and the shared gradients resumed at cuts.
+
+The kernel that sums over rows on Hopper is not: no tracer knows Gluon. tests/ops/test_column_chains.py runs it on the
+CPU, tests/gpu/test_column_chains.py compares it with the one that is traced."""
 
 from __future__ import annotations
 

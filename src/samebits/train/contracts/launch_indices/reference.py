@@ -33,10 +33,16 @@ def _others(function: ast.FunctionDef) -> Iterator[str]:
 
 @cache
 def kernels(package: Path = PACKAGE) -> tuple[str, ...]:
-    """Compiled functions that no other one names: those that are launched."""
+    """Compiled functions that no other one names, and those that say what a launch specialises: a kernel that another
+    one calls is launched all the same."""
     files = (file for file in sorted(package.rglob("*.py")) if "triton" in file.read_text())
     found = [each for file in files for each in _compiled(file)]
-    return tuple(sorted({each.name for each in found} - {name for each in found for name in _others(each)}))
+    named = {name for each in found for name in _others(each)}
+    return tuple(sorted({each.name for each in found if each.name not in named or _says_how(each)}))
+
+
+def _says_how(function: ast.FunctionDef) -> bool:
+    return any(isinstance(each, ast.Call) for each in function.decorator_list)
 
 
 def nothing64(parts: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
 """Chains over rows by Gluon for Hopper: one warp loads, several make terms, one adds them, and none does two of these.
 
-Knows no launch. A column is one chain, rows ascending, resumed from its accumulator: who made a term, in which block
-and when, decides no bit."""
+Knows no launch and no operator. A column is one chain of additions, each of which waits for the one before it: 4 cycles
+a row, if nothing else is in the way. In the kernel of columns.py a warp computes terms, waits for its neighbours, and
+then adds. The order, and so the bits, are the same: rows ascend, resumed from the accumulator, and who made a term, in
+which block and when, decides no bit."""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
-
-from samebits.ops.attention.triton_hopper_tiles import barriers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,18 @@ def sums_layout() -> gl.BlockedLayout:
 def bytes_of(*described: Any) -> int:
     """Of a block of each operand that there is."""
     return sum(0 if each is None else each.block_type.nbytes for each in described)
+
+
+@gluon.jit
+def two_ways(NUMBER: gl.constexpr):
+    """Barriers of so many places that are filled and emptied in turns, one partition at each end: told that a place is
+    full, and told that it is free. Each of them is arrived at once a turn."""
+    full = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
+    for number in gl.static_range(NUMBER):
+        mbarrier.init(full.index(number), count=1)
+        mbarrier.init(free.index(number), count=1)
+    return full, free
 
 
 @gluon.jit
@@ -168,8 +180,8 @@ def specialised_column_chains(
     # Rows one behind the other: 32 columns of one are all banks.
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     terms_shared = gl.allocate_shared_memory(gl.float32, [SLOTS, ROWS, COLUMNS], plain)
-    ready, free = barriers_of(STAGES, 1), barriers_of(STAGES, 1)
-    made, added = barriers_of(SLOTS, 1), barriers_of(SLOTS, 1)
+    ready, free = two_ways(STAGES)
+    made, added = two_ways(SLOTS)
     shared = (dy_shared, x_shared, mean_shared, rstd_shared)
     blocks = gl.cdiv(M, ROWS)
     gl.warp_specialize(
