@@ -14,6 +14,7 @@ from tests.train.test_lane_sums import SHAPES, filled
 
 from samebits.model import Batch
 from samebits.numerics.bits import same_bits
+from samebits.ops._triton.side_by_side import SideBySide
 from samebits.ops.grad_norm import grad_norm
 from samebits.train import checkpoint, watch
 from samebits.train.trainer import Trainer, clipped
@@ -111,6 +112,29 @@ def test_sums_that_are_not_cleared_are_noticed(monkeypatch: pytest.MonkeyPatch) 
     wanted = gone_on(made(JOINED, BFLOAT16, captured=False), 2)
     monkeypatch.setattr(LaneSums, "clear", lambda self: None)
     assert not equal(gone_on(made(JOINED, BFLOAT16), 2), wanted)
+
+
+NORMS = CUTS["norms of heads"]
+
+
+def test_sums_of_narrow_norms_run_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all norms of a pass, of which each would leave most of the device with nothing to do."""
+    flush, beside = SideBySide._flush, list[int]()
+
+    def counted(self: SideBySide) -> None:
+        beside.append(len(self._starts))
+        flush(self)
+
+    monkeypatch.setattr(SideBySide, "_flush", counted)
+    assert equal(gone_on(made(*NORMS)), gone_on(made(*NORMS, captured=False))) and sum(beside) == 17
+    assert max(beside) > 8
+
+
+def test_sums_that_wait_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted."""
+    wanted = gone_on(made(*NORMS, captured=False))
+    monkeypatch.setattr(SideBySide, "_flush", SideBySide._forget)
+    assert not equal(gone_on(made(*NORMS)), wanted)
 
 
 def test_a_checkpoint_is_gone_on_with(tmp_path: Any) -> None:

@@ -24,6 +24,7 @@ from samebits.native.launch_numbers import forced
 from samebits.nn.strategy import OURS
 from samebits.ops import registering
 from samebits.ops._triton.launch import observed
+from samebits.ops._triton.side_by_side import SideBySide
 from samebits.ops.grad_norm import grad_norm
 from samebits.trace import event
 from samebits.train.lanes import ONE_BY_ONE, Cut, Example, Gradients, Losses, minus_logprobs
@@ -190,6 +191,8 @@ class _Pass:
         ids, targets = self._given[:, :tokens]
         batch = Batch(ids=ids, positions=plain.positions, lengths=plain.lengths, spread=plain.spread_on(device))
         self._graph = torch.cuda.CUDAGraph()
+        # Sums of weights' gradients, which nobody reads before the pass has ended.
+        beside = SideBySide(device)
         stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         capture = torch.cuda.graph(self._graph, pool=pool, stream=stream)
         with torch.cuda.device(device), torch.enable_grad(), capture:
@@ -199,7 +202,8 @@ class _Pass:
             # Kept: the graph reads them.
             self._read = batch, own
             found = minus_logprobs(own, batch, targets)
-            torch.autograd.backward(found, self._weight)
+            with beside.launched():
+                torch.autograd.backward(found, self._weight)
             self._losses.copy_(found.detach())
 
     def replayed(self, examples: Sequence[Example], weight: float) -> Tensor:

@@ -5,6 +5,7 @@ does whether the kernel is the one by Triton, which is here, or the one by Gluon
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import triton
@@ -16,6 +17,7 @@ from samebits.ops._triton.device import on_device
 from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
 from samebits.ops._triton.rows import RowLaunch, aligned, block_of, load_rows
+from samebits.ops._triton.side_by_side import waits
 from samebits.ops._triton.sizes import cdiv
 
 COLUMN_LAUNCH: Final = RowLaunch(rows=128, columns=32, warps=4, stages=3)
@@ -73,7 +75,10 @@ def add_rows(
     if launch is None:
         specialised = hopper_columns.launch_for(*operands)
         if specialised is not None:
-            hopper_columns.add_rows(*operands, accumulator_H, specialised)
+            start = partial(hopper_columns.add_rows, *operands, accumulator_H, specialised)
+            programs = cdiv(width, specialised.columns)
+            if not waits(dy_MH.device, start, programs, accumulator_H.data_ptr()):
+                start()
             return
         launch = COLUMN_LAUNCH
     with on_device(dy_MH):
