@@ -135,6 +135,20 @@ def long_rows_on_gpu(record: Record) -> list[Point]:
     return [listed(map(line, record["rows"]))]
 
 
+def attention_on_gpu(record: Record) -> list[Point]:
+    def line(row: Record) -> Line:
+        mask = "causal" if row["causal"] else "no mask"
+        heads = (
+            f"{row['heads']} heads over {row['key_heads']}"
+            if row["heads"] != row["key_heads"]
+            else f"{row['heads']} heads"
+        )
+        case = f"{row['pass']}, {heads} of {row['head']}, {row['sequences']} x {row['tokens']} tokens, {mask}"
+        return Line(case=case, ratio=row["ratio"], missed=missed(row))
+
+    return [listed(map(line, record["rows"]))]
+
+
 GPU_PARTS = (
     Part(
         file="h200_matmul.json",
@@ -149,6 +163,13 @@ GPU_PARTS = (
         compared="time of torch over ours",
         rival="beside torch",
         write=operators_on_gpu,
+    ),
+    Part(
+        file="h200_attention.json",
+        title="Attention of whole sequences, bfloat16",
+        compared="time of cuDNN over ours, whole passes with all that they launch",
+        rival="beside cuDNN",
+        write=attention_on_gpu,
     ),
     Part(
         file="h200_host_launch.json",

@@ -187,7 +187,10 @@ def test_readme_and_the_page_of_results_are_what_the_records_say() -> None:
             (f"{kind}.json", "rows")
             for kind in ("cpu", "cpu_operators", "arm_cpu", "arm_cpu_operators", "arm_cpu_model")
         ),
-        *((f"{kind}.json", "rows") for kind in ("h200_decode_attention", "h200_long_rows", "post_merge")),
+        *(
+            (f"{kind}.json", "rows")
+            for kind in ("h200_attention", "h200_decode_attention", "h200_long_rows", "post_merge")
+        ),
         ("h200_operators.json", "operators"),
         ("h200_decode.json", "lines"),
     ],
