@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from samebits.ops._triton import side_by_side
 
 GIGABYTE = 2**30
 
@@ -80,11 +83,13 @@ def cuda_graphs_on_the_cpu(free: int = 100 * GIGABYTE, graph: Any = _captured) -
 
     with (
         patch.object(torch, "empty", pinned),
+        patch.object(side_by_side, "multiprocessors", lambda _: 132),
         patch.multiple(
             torch.cuda,
             CUDAGraph=Graph,
             graph=graph,
             Stream=lambda *_: None,
+            current_stream=lambda *_: SimpleNamespace(cuda_stream=0),
             device=lambda *_: nullcontext(),
             graph_pool_handle=object,
             empty_cache=lambda: None,
