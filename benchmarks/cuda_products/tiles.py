@@ -96,7 +96,7 @@ def tiles(*, by_columns: bool) -> Iterator[Tile]:
                         yield tile
 
 
-# Of an H200, in cycles of 1.6 GHz: what fits 2,100 measured times best, to 7 % in the mean. The tile that is chosen by it
+# Of an H200, in cycles of 1.6 GHz: what fits 2,100 measured times best, to 7 % in the mean. The tile chosen by it
 # takes 1.4 % longer in the mean than the quickest of those that were tried.
 CACHE_BYTES: Final = {False: 61.0, True: 39.0}
 """A cycle of a multiprocessor from the second cache, alone or where two programs copy for each other."""
