@@ -13,7 +13,8 @@ constexpr int HEIGHT = GROUPS * GROUP_LINES;
 constexpr int BOXES = (WIDTH + 63) / 64;
 constexpr int LEFT_BYTES = HEIGHT * 128;
 constexpr int RIGHT_BYTES = RIGHT_BY_COLUMNS ? BOXES * 8192 : WIDTH * 128;
-constexpr int STAGE_BYTES = LEFT_BYTES + RIGHT_BYTES;
+constexpr int STEP_BYTES = LEFT_BYTES + RIGHT_BYTES;
+constexpr int STAGE_BYTES = STEPS * STEP_BYTES;
 constexpr int BLOCKS = GROUP_LINES / 64;
 // Rows of tiles that are walked side by side, for the second cache.
 constexpr int SIDE_BY_SIDE = 8;
@@ -168,7 +169,7 @@ product(const __grid_constant__ CUtensorMap left_map, const __grid_constant__ CU
   __syncthreads();
   all_programs();
   int tiles_down = (M + HEIGHT * TOGETHER - 1) / (HEIGHT * TOGETHER), tiles_across = (N + WIDTH - 1) / WIDTH;
-  int turns = tiles_down * tiles_across, steps = (K + 63) / 64;
+  int turns = tiles_down * tiles_across, stages = (K + 64 * STEPS - 1) / (64 * STEPS);
   int first = blockIdx.x / TOGETHER, stride = gridDim.x / TOGETHER;
   int at = 0;
   if (group == 0) {
@@ -183,12 +184,15 @@ product(const __grid_constant__ CUtensorMap left_map, const __grid_constant__ CU
         int down, across;
         tile_at(turn, tiles_down, tiles_across, down, across);
         int line = (down * TOGETHER + program) * HEIGHT, column = across * WIDTH;
-        for (int step = 0; step < steps; ++step) {
+        for (int each = 0; each < stages; ++each) {
           wait(empty + 8 * at, phase);
-          uint32_t left = base + at * STAGE_BYTES;
           expect(full + 8 * at, STAGE_BYTES);
-          copy_left(left, &left_map, full + 8 * at, line, 64 * step);
-          copy_right(left + LEFT_BYTES, &right_map, full + 8 * at, column, 64 * step, program);
+          for (int step = 0; step < STEPS; ++step) {
+            uint32_t left = base + at * STAGE_BYTES + step * STEP_BYTES;
+            int k = 64 * (each * STEPS + step);
+            copy_left(left, &left_map, full + 8 * at, line, k);
+            copy_right(left + LEFT_BYTES, &right_map, full + 8 * at, column, k, program);
+          }
           if (++at == STAGES) at = 0, phase ^= 1;
         }
       }
@@ -206,16 +210,19 @@ product(const __grid_constant__ CUtensorMap left_map, const __grid_constant__ CU
     for (int turn = first; turn < turns; turn += stride) {
       int down, across, before = -1;
       tile_at(turn, tiles_down, tiles_across, down, across);
-      for (int step = 0; step < steps; ++step) {
+      for (int each = 0; each < stages; ++each) {
         wait(full + 8 * at, phase);
-        uint32_t left = base + at * STAGE_BYTES, right = left + LEFT_BYTES;
-        left += own * GROUP_LINES * 128;
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-        for (int part = 0; part < 4; ++part)
+        for (int step = 0; step < STEPS; ++step) {
+          uint32_t left = base + at * STAGE_BYTES + step * STEP_BYTES, right = left + LEFT_BYTES;
+          left += own * GROUP_LINES * 128;
 #pragma unroll
-          for (int block = 0; block < BLOCKS; ++block)
-            multiply_add(sums[block], operand(left + block * 8192, LEFT_BY_LINES, part), operand(right, RIGHT_BY_COLUMNS, part), (step | part) != 0);
+          for (int part = 0; part < 4; ++part)
+#pragma unroll
+            for (int block = 0; block < BLOCKS; ++block)
+              multiply_add(sums[block], operand(left + block * 8192, LEFT_BY_LINES, part), operand(right, RIGHT_BY_COLUMNS, part), (each | step | part) != 0);
+        }
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
         // The stage before is read; this one's products go on while the next is waited for.
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");

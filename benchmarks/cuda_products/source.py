@@ -18,6 +18,7 @@ def source(tile: Tile, dtype: str) -> str:
         "GROUP_LINES": tile.lines,
         "WIDTH": tile.width,
         "STAGES": tile.stages,
+        "STEPS": tile.steps,
         "TOGETHER": 2 if tile.pair else 1,
         "LEFT_BY_LINES": int(tile.left_by_lines),
         "RIGHT_BY_COLUMNS": int(tile.right_by_columns),

@@ -19,6 +19,7 @@ BARRIER_BYTES: Final = 2048
 """Kept for barriers, and for the first stage to begin at a multiple of 1024."""
 MOST_STAGES: Final = 8
 FEWEST_STAGES: Final = 3
+STAGES_OF_SEVERAL_STEPS: Final = 4
 STAGED_LINE: Final = 72
 """Numbers of a line of results in shared memory: 64, and 8 so that lines begin at other banks."""
 # Warpgroups that compute, lines of the left operand that each has, and the widest tile whose sums fit their registers.
@@ -49,10 +50,20 @@ class Tile:
         return self.groups * self.lines
 
     @property
-    def stage_bytes(self) -> int:
+    def step_bytes(self) -> int:
         """Of both operands, 64 deep. Columns side by side come in boxes of 64."""
         right = -(-self.width // 64) * BOX_BYTES if self.right_by_columns else self.width * K_BYTES
         return self.height * K_BYTES + right
+
+    @property
+    def steps(self) -> int:
+        """Of a stage: a short chain of products waits for its stage longer than it computes, so the more the better."""
+        room = (SHARED_BYTES - BARRIER_BYTES - self.staged_bytes) // self.step_bytes
+        return next((steps for steps in (4, 2) if self.height == 64 and room >= STAGES_OF_SEVERAL_STEPS * steps), 1)
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.steps * self.step_bytes
 
     @property
     def staged_bytes(self) -> int:
@@ -108,8 +119,11 @@ PAIR_CYCLES: Final = 800.0
 """Of a tile, for two that wait for each other."""
 COLUMN_CYCLES: Final = 3.8
 """Of 64 results on their way to memory."""
-WAIT_CYCLES: Final = {1: 60.0, 2: 23.0, 3: 23.0, 4: 23.0}
+WAIT_CYCLES: Final = {1: 33.0, 2: 23.0, 3: 23.0, 4: 23.0}
 """Of a product 16 deep, however narrow, by how many of them a step has side by side."""
+STAGE_CYCLES: Final = 107.0
+"""Between the products of one stage and the next, where there is one chain alone; not measured for stages of more than
+one step."""
 ROUNDNESS: Final = 6
 """Work and copies from memory overlap, but for their ends: the sixth root of the sum of their sixth powers."""
 
@@ -123,7 +137,8 @@ def cycles(tile: Tile, m: int, n: int, k: int) -> float:
     rounds = -(-count // (MULTIPROCESSORS // together))
     blocks = tile.height // 64
     # 64 x width x 16 takes width / 2 cycles, or what its operands take from shared memory, or what a short one waits.
-    products = 4 * blocks * max(1.11 * tile.width / 2, 34 + tile.width / 4, WAIT_CYCLES[blocks])
+    alone = STAGE_CYCLES / tile.steps / 4 if blocks == 1 else 0.0
+    products = 4 * blocks * max(1.11 * tile.width / 2, 34 + tile.width / 4, WAIT_CYCLES[blocks] + alone)
     copied = (tile.height + tile.width / together) * K_BYTES / CACHE_BYTES[tile.pair]
     ends = TILE_CYCLES + COLUMN_CYCLES * blocks * tile.width + PAIR_CYCLES * tile.pair
     working = rounds * (-(-k // 64) * max(products, copied) + ends)
