@@ -149,6 +149,18 @@ def attention_on_gpu(record: Record) -> list[Point]:
     return [listed(map(line, record["rows"]))]
 
 
+def rows_on_gpu(record: Record) -> list[Point]:
+    def line(row: Record) -> Line:
+        words = f"({row['us']:.0f} us, {figure(row['quickest_ratio'])} by the quickest launch)"
+        return Line(case=row["case"], ratio=row["ratio"], setting=words, missed=missed(row))
+
+    return [
+        f"a large copy reads and writes {record['copy_bandwidth'] / 1e12:.2f} TB/s; all targets together:"
+        f" {record['verdict']}",
+        listed(map(line, record["rows"])),
+    ]
+
+
 GPU_PARTS = (
     Part(
         file="h200_matmul.json",
@@ -227,5 +239,12 @@ GPU_PARTS = (
         compared="time of torch over ours",
         rival="beside torch",
         write=long_rows_on_gpu,
+    ),
+    Part(
+        file="h200_rows.json",
+        title="Row-wise and elementwise kernels alone, bfloat16",
+        compared="bytes that must be read and written over time, over the same of a large copy",
+        rival="beside a copy",
+        write=rows_on_gpu,
     ),
 )

@@ -8,17 +8,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from samebits.numerics.elementary.triton_generated import sigmoid
-from samebits.ops._triton.elements import elements_of, load_elements, run_elements, store_elements
+from samebits.ops._triton.elements import elements_of, run_elements, store_elements
+from samebits.ops._triton.halves import load_widened, sigmoid
 
 
 @triton.jit(do_not_specialize=["N"], do_not_specialize_on_alignment=["gate_ptr", "up_ptr", "y_ptr"])
 def swiglu_forward(gate_ptr, up_ptr, y_ptr, N: tl.int64, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):
     """y = round((gate * sigmoid(gate)) * up)."""
     offsets, inside = elements_of(N, BLOCK, ALIGNED)
-    g = load_elements(gate_ptr, offsets, inside, ALIGNED)
-    u = load_elements(up_ptr, offsets, inside, ALIGNED)
-    store_elements(y_ptr, offsets, (g * sigmoid(g)) * u, inside, ALIGNED)
+    g = load_widened(gate_ptr, offsets, inside, ALIGNED)
+    u = load_widened(up_ptr, offsets, inside, ALIGNED)
+    store_elements(y_ptr, offsets, (g * sigmoid(g, gate_ptr.dtype.element_ty)) * u, inside, ALIGNED)
 
 
 @triton.jit(
@@ -29,10 +29,10 @@ def swiglu_backward(
 ):
     """dup = round(dy * a), a = gate * s, s = sigmoid(gate); dgate = round((dy * up) * fma(a, 1 - s, s))."""
     offsets, inside = elements_of(N, BLOCK, ALIGNED)
-    dy = load_elements(dy_ptr, offsets, inside, ALIGNED)
-    g = load_elements(gate_ptr, offsets, inside, ALIGNED)
-    u = load_elements(up_ptr, offsets, inside, ALIGNED)
-    s = sigmoid(g)
+    dy = load_widened(dy_ptr, offsets, inside, ALIGNED)
+    g = load_widened(gate_ptr, offsets, inside, ALIGNED)
+    u = load_widened(up_ptr, offsets, inside, ALIGNED)
+    s = sigmoid(g, gate_ptr.dtype.element_ty)
     a = g * s
     store_elements(dgate_ptr, offsets, (dy * u) * tl.fma(a, 1.0 - s, s), inside, ALIGNED)
     store_elements(dup_ptr, offsets, dy * a, inside, ALIGNED)
