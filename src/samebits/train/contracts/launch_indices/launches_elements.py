@@ -13,7 +13,7 @@ from samebits.ops.grad_norm import triton_kernel as grad_norm
 from samebits.ops.grad_norm.reference import PIECE
 from samebits.ops.swiglu import triton_kernel as swiglu
 from samebits.train.contracts.launch_indices.deciding import Launch
-from samebits.train.contracts.launch_indices.handed import aligned, table, within
+from samebits.train.contracts.launch_indices.handed import aligned, maybe, table, within
 from samebits.train.contracts.launch_indices.machine import Machine
 from samebits.train.contracts.launch_indices.values import Anything, Buffer
 
@@ -62,8 +62,15 @@ def _grad_square_pieces(m: Machine) -> None:
     (N,) = m.sizes("N", below=2**46, bits=64)
     pieces = m.cdiv(N, PIECE)
     later = m.unknown(0, 2**31, bits=64)
-    buffers = {"x_ptr": Buffer("x", N), "sums_ptr": Buffer("sums", pieces + later)}
-    m.call(grad_norm.grad_square_pieces, program=m.unknown(0, pieces), **buffers, N=N, ALIGNED=aligned(m, N))
+    m.call(
+        grad_norm.grad_square_pieces,
+        program=m.unknown(0, pieces),
+        x_ptr=Buffer("x", N),
+        sums_ptr=Buffer("sums", pieces + later),
+        largest_ptr=maybe(m, Buffer("largest", pieces)),
+        N=N,
+        ALIGNED=aligned(m, N),
+    )
 
 
 def _grad_square_total(m: Machine) -> None:
