@@ -1,4 +1,4 @@
-"""Launches of the trainer's own kernels: an update in pieces of the norm's order, and magnitudes from pieces to tensors.
+"""Launches of the trainer's own kernels: an update in pieces of the norm's order, magnitudes from pieces to tensors.
 
 What a launch hands over is written here as train/triton_update.py has it."""
 
@@ -50,7 +50,4 @@ def _largest_of_tensors(m: Machine) -> None:
     )
 
 
-KERNELS: Final[dict[str, Launch]] = {
-    "update_pieces": _update_pieces,
-    "largest_of_tensors": _largest_of_tensors,
-}
+KERNELS: Final[dict[str, Launch]] = {"update_pieces": _update_pieces, "largest_of_tensors": _largest_of_tensors}
