@@ -4,11 +4,14 @@ On a GPU tests/gpu/test_piece_update.py compares them."""
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from tests.ops.interpreting import interpreted
+from tests.repository.documents import PROJECT
 from torch.nn.modules.module import register_module_forward_hook
 
 from samebits.ops.adamw import AdamW
@@ -49,3 +52,15 @@ def test_who_looks_into_operators_or_steps_sees_them() -> None:
     assert stepped_around(optimizer)
     called.remove()
     assert not looked_into() and not stepped_around(optimizer)
+
+
+def test_the_benchmark_judges_nothing_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
+    import gpu_update as script
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu_update.py", "--output", str(tmp_path / "record.json")])
+    assert script.main() == 3 and not list(tmp_path.iterdir())
+    assert "could not be judged" in capsys.readouterr().err
