@@ -16,6 +16,38 @@ from samebits.ops.grad_norm.triton_kernel import magnitudes_of, scale_of, with_s
 # 256 and 65536 decide bits: they are lanes and pieces of ops/grad_norm.
 
 
+@triton.jit
+def loaded(grad_ptr, exp_avg_ptr, exp_avg_sq_ptr, weight_ptr, offsets, inside, ALIGNED: tl.constexpr):
+    """Gradients, both moments and weights; what does not exist is 0."""
+    g = tl.load(pointers_of(grad_ptr, offsets, ALIGNED), mask=inside, other=0.0)
+    m = tl.load(pointers_of(exp_avg_ptr, offsets, ALIGNED), mask=inside, other=0.0)
+    v = tl.load(pointers_of(exp_avg_sq_ptr, offsets, ALIGNED), mask=inside, other=0.0)
+    p = tl.load(pointers_of(weight_ptr, offsets, ALIGNED), mask=inside, other=0.0)
+    return g, m, v, p
+
+
+@triton.jit
+def stored(
+    param_ptr,
+    exp_avg_ptr,
+    exp_avg_sq_ptr,
+    weight_ptr,
+    offsets,
+    inside,
+    p,
+    m,
+    v,
+    MASTER: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """Both moments and weights, and their roundings where weights are masters."""
+    tl.store(pointers_of(exp_avg_ptr, offsets, ALIGNED), m, mask=inside)
+    tl.store(pointers_of(exp_avg_sq_ptr, offsets, ALIGNED), v, mask=inside)
+    tl.store(pointers_of(weight_ptr, offsets, ALIGNED), p, mask=inside)
+    if MASTER:
+        tl.store(pointers_of(param_ptr, offsets, ALIGNED), p.to(param_ptr.dtype.element_ty), mask=inside)
+
+
 @triton.jit(
     do_not_specialize=["max_norm", "decay", "minus_step_size", "root", "beta1", "rest1", "beta2", "rest2", "eps"],
     do_not_specialize_on_alignment=[
@@ -81,22 +113,24 @@ def update_pieces(
     scale = tl.where(quotient >= 1.0, 1.0, quotient)
     lanes = tl.zeros((256,), dtype=tl.float32)
     largest = tl.zeros((256,), dtype=tl.int32)
-    for start in range(0, count, 256):
-        places = start + tl.arange(0, 256)
-        inside = places < count
-        offsets = first + places
-        g = tl.load(pointers_of(grad_ptr, offsets, ALIGNED), mask=inside, other=0.0) * scale
-        m = tl.load(pointers_of(exp_avg_ptr, offsets, ALIGNED), mask=inside, other=0.0)
-        v = tl.load(pointers_of(exp_avg_sq_ptr, offsets, ALIGNED), mask=inside, other=0.0)
-        p = tl.load(pointers_of(weight_ptr, offsets, ALIGNED), mask=inside, other=0.0)
-        lanes = with_squares(lanes, g)
-        p, m, v = stepped(p, g, m, v, decay, minus_step_size, root, beta1, rest1, beta2, rest2, eps)
-        tl.store(pointers_of(exp_avg_ptr, offsets, ALIGNED), m, mask=inside)
-        tl.store(pointers_of(exp_avg_sq_ptr, offsets, ALIGNED), v, mask=inside)
-        tl.store(pointers_of(weight_ptr, offsets, ALIGNED), p, mask=inside)
-        if MASTER:
-            tl.store(pointers_of(param_ptr, offsets, ALIGNED), p.to(param_ptr.dtype.element_ty), mask=inside)
-        largest = tl.maximum(largest, tl.where(inside, magnitudes_of(p), 0))
+    for start in range(0, count, 512):
+        # Two parts are asked for before one is stored: for all the compiler knows, that could be what is read next.
+        near = start + tl.arange(0, 256)
+        far = near + 256
+        g0, m0, v0, p0 = loaded(grad_ptr, exp_avg_ptr, exp_avg_sq_ptr, weight_ptr, first + near, near < count, ALIGNED)
+        g1, m1, v1, p1 = loaded(grad_ptr, exp_avg_ptr, exp_avg_sq_ptr, weight_ptr, first + far, far < count, ALIGNED)
+        g0, g1 = g0 * scale, g1 * scale
+        lanes = with_squares(with_squares(lanes, g0), g1)
+        p0, m0, v0 = stepped(p0, g0, m0, v0, decay, minus_step_size, root, beta1, rest1, beta2, rest2, eps)
+        p1, m1, v1 = stepped(p1, g1, m1, v1, decay, minus_step_size, root, beta1, rest1, beta2, rest2, eps)
+        stored(
+            param_ptr, exp_avg_ptr, exp_avg_sq_ptr, weight_ptr, first + near, near < count, p0, m0, v0, MASTER, ALIGNED
+        )
+        stored(
+            param_ptr, exp_avg_ptr, exp_avg_sq_ptr, weight_ptr, first + far, far < count, p1, m1, v1, MASTER, ALIGNED
+        )
+        largest = tl.maximum(largest, tl.where(near < count, magnitudes_of(p0), 0))
+        largest = tl.maximum(largest, tl.where(far < count, magnitudes_of(p1), 0))
     piece = tl.load(pieces_ptr + tensor) + program
     tl.store(sums_ptr + piece + tl.arange(0, 1), fold_by_halves(tl.reshape(lanes, (1, 256)), 1))
     tl.store(largest_ptr + piece, tl.max(largest, 0))
