@@ -35,6 +35,7 @@ LAUNCHES: Final[Mapping[str, Launch]] = MappingProxyType(
 )
 _PRODUCTS: Final = "its addresses are products of three and four sizes, for which z3 gave no answer in minutes"
 _WARPS: Final = "its warps hand each other the number of a tile through shared memory"
+_BESIDE: Final = "it lies in infer, a layer beside this one, which this one may not import"
 UNDECIDED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "attention_forward": _PRODUCTS,
@@ -48,6 +49,11 @@ UNDECIDED: Final[Mapping[str, str]] = MappingProxyType(
         "attention_hopper": _WARPS,
         "attention_dq_hopper": _WARPS,
         "attention_dk_dv_hopper": _WARPS,
+        "attention_of_one_query": _BESIDE,
+        "merge_waiting": _BESIDE,
+        "product_of_few_rows": _BESIDE,
+        "rmsnorm_waiting": _BESIDE,
+        "rotate_and_keep": _BESIDE,
         "function_elements": "it tries elementary functions, and lies in a layer above this one",
         "twice_plus_one": "the tracer of kernels tries itself with it, and launches it nowhere else",
         "philox_blocks": "it tries elementary functions, and lies in a layer above this one",

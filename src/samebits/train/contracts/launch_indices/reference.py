@@ -6,11 +6,14 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from samebits.records.shipped import PACKAGE
+
+WAITING: Final = "infer"
 
 
 def _compiled(file: Path) -> Iterator[ast.FunctionDef]:
@@ -33,10 +36,17 @@ def _others(function: ast.FunctionDef) -> Iterator[str]:
 
 @cache
 def kernels(package: Path = PACKAGE) -> tuple[str, ...]:
-    """Compiled functions that no other one names: those that are launched."""
-    files = (file for file in sorted(package.rglob("*.py")) if "triton" in file.read_text())
-    found = [each for file in files for each in _compiled(file)]
-    return tuple(sorted({each.name for each in found} - {name for each in found for name in _others(each)}))
+    """Compiled functions that no other one names: those that are launched.
+
+    Kernels of WAITING go on as whole kernels of operators, which are launched by themselves, too."""
+    files = [file for file in sorted(package.rglob("*.py")) if "triton" in file.read_text()]
+    waiting = [each for file in files if file.is_relative_to(package / WAITING) for each in _compiled(file)]
+    found = [each for file in files if not file.is_relative_to(package / WAITING) for each in _compiled(file)]
+    return tuple(sorted({*_launched(waiting), *_launched(found)}))
+
+
+def _launched(found: list[ast.FunctionDef]) -> set[str]:
+    return {each.name for each in found} - {name for each in found for name in _others(each)}
 
 
 def nothing64(parts: Tensor) -> Tensor:
