@@ -15,7 +15,7 @@ from samebits.checker.tracing import child_environment
 def interpreted(script: str, *arguments: str) -> dict[str, str | None]:
     """The line of JSON that it prints: by case, the first difference or None."""
     finished = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name(script)), *arguments],
+        [sys.executable, str(Path(__file__).parent / script), *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -27,6 +27,7 @@ from samebits.train.configuration import OptimizerSection, TrainConfig, deciding
 from samebits.train.data import Data
 from samebits.train.data_order import sequences_of
 from samebits.train.ranks import ALONE, Ranks
+from samebits.train.updating import OneByOne, Update
 
 if TYPE_CHECKING:
     from samebits.train.triton_passes import CapturedPasses
@@ -179,30 +180,18 @@ class Trainer:
         for observe in self.observers:
             observe(number, found.gradients)
         watch.loss_is_finite(number, found.loss)
-        for name, weight in self.weights.items():
-            weight.grad = found.gradients[name]
+        update = self._update_by(found.gradients)
         with span("norm and clipping"):
-            # Asked for before anybody waits: the device computes it while the host looks at the gradients.
-            norms = (self.captured or self.ranks).norms
-            norm, _ = norms(found.gradients, EMBEDDING)
-            missing = watch.without_gradient(number, found.gradients, self.ranks.sums)
+            norm, magnitudes = update.seen()
+            missing = watch.without_gradient(number, found.gradients, magnitudes, self.ranks.sums)
             watch.gradients_flow(number, missing)
             before = float(norm)
-            few = list(found.gradients.values())
-            if self.captured and self.parts.clip is clipped:
-                few = self.captured.few(found.gradients)
-            self.parts.clip(few, norm, max_norm)
-            shorter = torch.stack(norms(found.gradients, EMBEDDING))
         rate = self.rate(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         watch.hyperparameters_reach(number, self.optimizer.param_groups, numbers_of(self.config.optimizer, rate))
-        with span("optimizer"):
-            self.optimizer.step()
-            for weight in self.weights.values():
-                weight.grad = None
-        self._passes = False
-        magnitudes = watch.largest(self.weights)
+        shorter, magnitudes = update.made(norm, max_norm)
+        self._passes = update.rounded
         # Looked at after everything was asked for: the host waits once from the clipping on.
         after = self._watch_clipped(number, shorter, before, max_norm)
         watch.are_finite(number, "weight", self.weights, magnitudes, self.ranks.sums)
@@ -219,6 +208,18 @@ class Trainer:
             without_gradient=len(missing),
             seconds=time.perf_counter() - began,
         )
+
+    def _update_by(self, gradients: lanes.Gradients) -> Update:
+        """How weights become those of the next update. The captured passes do it where all parts are our own."""
+        parts, passes, few = self.parts, self.captured, list(gradients.values())
+        if passes and parts.clip is clipped:
+            if (parts.optimizer, parts.moment) == (made, zero_moment):
+                found = passes.update(gradients, self.weights, self.optimizer, self._model)
+                if found is not None:
+                    return found
+            few = passes.few(gradients)
+        norms = (passes or self.ranks).norms
+        return OneByOne(gradients, self.weights, self.optimizer, parts.clip, norms, few)
 
     def _watch_clipped(self, step: int, norms: Tensor, before: float, max_norm: float) -> float:
         """No longer than allowed as a whole, and the embedding's part of it neither, nor no number; the norm after."""

@@ -16,26 +16,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.modules import module as hooks
 
 from samebits.model import Batch, Model
 from samebits.model.batch import IGNORED
-from samebits.native.launch_numbers import forced
 from samebits.nn.strategy import OURS
-from samebits.ops import registering
-from samebits.ops._triton.launch import observed
 from samebits.ops._triton.side_by_side import SideBySide
+from samebits.ops.adamw import AdamW
 from samebits.ops.grad_norm import grad_norm
 from samebits.trace import event
 from samebits.train.lanes import ONE_BY_ONE, Cut, Example, Gradients, Losses, minus_logprobs
 from samebits.train.ranks import ALONE
+from samebits.train.triton_looked_into import looked_into, stepped_around
 from samebits.train.triton_sums import LaneSums, summing
+from samebits.train.triton_update import PieceUpdate
 
 KEPT: Final = 16
 """Passes that are captured, and models that add to spans of rows: each takes a few megabytes of the host."""
 SEEN: Final = 4096
 """Passes that are remembered to have come once."""
-LEFT_BEHIND: Final = "samebits.invariant.escapes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +58,7 @@ class CapturedPasses:
         """The model that all of these are of."""
         self._seen: dict[Signature, None] = {}
         self._graphs: dict[Signature, _Pass] = {}
+        self._update: PieceUpdate | None = None
         self._pool: Any = None
         self._held = 0
         """Bytes that the graphs keep from everything else."""
@@ -107,6 +106,24 @@ class CapturedPasses:
     def norms(self, gradients: Gradients, name: str) -> tuple[Tensor, Tensor]:
         """Of all gradients as one, and of the tensor of that name alone, as `Ranks.norms` has them."""
         return grad_norm(self.few(gradients)), grad_norm([gradients[name]])
+
+    def update(
+        self, gradients: Gradients, weights: dict[str, Tensor], optimizer: AdamW, model: Model
+    ) -> PieceUpdate | None:
+        """All of an update by these gradients, up to the roundings that passes of this model read. None where somebody
+        looks into operators, or where the gradients are no sums of these."""
+        whole = self._lanes[0].whole(gradients) if self._lanes else None
+        if whole is None or not whole.is_cuda or looked_into() or stepped_around(optimizer):
+            return None
+        return self.update_of(whole, gradients, weights, optimizer, model)
+
+    def update_of(
+        self, whole: Tensor, gradients: Gradients, weights: dict[str, Tensor], optimizer: AdamW, model: Model
+    ) -> PieceUpdate:
+        kept, roundings = self._update, None if model.dtype == torch.float32 else model.weights
+        if kept is None or not kept.is_of(whole, weights, roundings, optimizer):
+            kept = self._update = PieceUpdate(whole, gradients, weights, roundings, optimizer)
+        return kept
 
     def through(self, losses: Losses, summing: Model, examples: Sequence[Example], cut: Cut, weight: float) -> Tensor:
         if losses is minus_logprobs and not cut.padded and _can_capture(summing) and _inside(summing, examples):
@@ -160,6 +177,7 @@ class CapturedPasses:
         for place in list(self._summing):
             self._drop(place)
         self._lanes.clear()
+        self._update = None
         self._of, self._weights = model, weights
 
     def _drop(self, place: tuple[int, tuple[int, ...] | None]) -> None:
@@ -239,27 +257,4 @@ def _inside(model: Model, examples: Sequence[Example]) -> bool:
 
 def _can_capture(model: Model) -> bool:
     """Whether a pass is nothing but our kernels, and nobody wants to see single operators."""
-    return (
-        model.operators == OURS
-        and model.split is None
-        and registering._around is None
-        and forced("launch") is None
-        and not observed()
-        and not torch._C._len_torch_dispatch_stack()
-        and not torch._C._is_torch_function_mode_enabled()
-        and not torch._C._autograd._profiler_enabled()
-        and not torch.is_anomaly_enabled()
-        and not _hooked()
-    )
-
-
-def _hooked() -> bool:
-    """Whether somebody's function is called at every module. Those that a block in invariant mode leaves behind do
-    nothing outside of such blocks."""
-    kinds = (
-        hooks._global_forward_pre_hooks,
-        hooks._global_forward_hooks,
-        hooks._global_backward_pre_hooks,
-        hooks._global_backward_hooks,
-    )
-    return any(each.__module__ != LEFT_BEHIND for kind in kinds for each in kind.values())
+    return model.operators == OURS and model.split is None and not looked_into()

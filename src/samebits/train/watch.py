@@ -107,9 +107,9 @@ def clipping_is_by_the_norm(step: int, before: float, after: float, max_norm: fl
         )
 
 
-def without_gradient(step: int, gradients: Mapping[str, Tensor], over: Over = list) -> list[str]:
+def without_gradient(step: int, gradients: Mapping[str, Tensor], largest: Tensor, over: Over = list) -> list[str]:
     """The weights that no gradient reached. A breach where an element of one is not finite: one exchange tells both."""
-    magnitudes = largest(gradients).tolist()
+    magnitudes = largest.tolist()
     counts = over([*(int(each != 0) for each in magnitudes), *_not_finite(gradients, magnitudes)])
     _all_zero(step, "the gradient of", dict(zip(gradients, counts[len(gradients) :], strict=True)))
     return [name for name, count in zip(gradients, counts, strict=False) if not count]

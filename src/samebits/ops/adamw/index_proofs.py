@@ -22,7 +22,25 @@ def tasks() -> Claim:
     return Claim(name="each element has one task", state=state, fault="the last, short task left out", truncating=True)
 
 
+def programs() -> Claim:
+    """triton_tables.py:tables: a tensor's programs follow those of all tensors before it, and a program's tensor is the
+    last whose first program is not behind it."""
+
+    def state(z: Symbols) -> Truth:
+        before, size, later, block = z.wholes("programs_before size size_of_the_next BLOCK", least=0)
+        z.assume(size >= 1, later >= 1, block >= 1, block < 2**16)
+        here = z.ceiling(size, block)
+        after = before + z.planted(here, here - 1)
+        last = z.whole("block", least=0, below=here)
+        program = before + last
+        return (before <= program) & (program < after) & (program - before == last)
+
+    return Claim(
+        name="each program has one tensor", state=state, fault="tensors overlap by one program", truncating=True
+    )
+
+
 def elements() -> Proof:
-    """triton_kernel.py: adamw_step; cpu_kernel.cpp: adamw."""
-    claims = [tasks(), program_elements(False), program_elements(True)]
+    """triton_kernel.py: adamw_step, of a tensor's own programs; cpu_kernel.cpp: adamw."""
+    claims = [tasks(), programs(), program_elements(False), program_elements(True)]
     return prove(claims, bound="all sizes < 2^62, all blocks < 2^16, at most 2^31 - 1 programs")

@@ -18,6 +18,7 @@ from samebits.train.contracts.launch_indices import (
     launches_products,
     launches_rows,
     launches_torch,
+    launches_update,
 )
 from samebits.train.contracts.launch_indices.deciding import Launch, shown
 from samebits.train.contracts.launch_indices.reference import kernels
@@ -29,6 +30,7 @@ LAUNCHES: Final[Mapping[str, Launch]] = MappingProxyType(
         **launches_products.KERNELS,
         **launches_grouped.KERNELS,
         **launches_torch.KERNELS,
+        **launches_update.KERNELS,
     }
 )
 _PRODUCTS: Final = "its addresses are products of three and four sizes, for which z3 gave no answer in minutes"

@@ -4,11 +4,11 @@ Knows no kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from samebits.train.contracts.launch_indices.machine import Machine
-from samebits.train.contracts.launch_indices.values import Buffer, Flag, Number
+from samebits.train.contracts.launch_indices.values import Address, Buffer, Flag, Number
 
 
 def within(least: Any, below: Any, bits: int = 64) -> Callable[[Machine, Any, Any], Number]:
@@ -33,3 +33,22 @@ def aligned(m: Machine, axis: Number) -> bool:
 
 def maybe(m: Machine, buffer: Buffer) -> Buffer | None:
     return buffer if m.either() else None
+
+
+class _Given:
+    """An address that a kernel reads in a table, before it says what lies there."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+
+    def to(self, _: Any) -> Address:
+        return Address(self._buffer, 0)
+
+
+def table(names: Sequence[str], rows: Any, length: Any) -> dict[str, Buffer]:
+    """Columns of addresses: those of a row are of buffers of this length, each with a name."""
+    return {f"{name}s_ptr": Buffer(f"{name}s", rows, _named(Buffer(name, length))) for name in names}
+
+
+def _named(buffer: Buffer) -> Callable[[Machine, Any, Any], _Given]:
+    return lambda *_: _Given(buffer)

@@ -13,7 +13,7 @@ from samebits.ops.grad_norm import triton_kernel as grad_norm
 from samebits.ops.grad_norm.reference import PIECE
 from samebits.ops.swiglu import triton_kernel as swiglu
 from samebits.train.contracts.launch_indices.deciding import Launch
-from samebits.train.contracts.launch_indices.handed import aligned, maybe
+from samebits.train.contracts.launch_indices.handed import aligned, maybe, table, within
 from samebits.train.contracts.launch_indices.machine import Machine
 from samebits.train.contracts.launch_indices.values import Anything, Buffer
 
@@ -33,18 +33,25 @@ def _elements(kernel: Any, *names: str, either: str = "") -> Launch:
 
 
 def _adamw_step(m: Machine) -> None:
-    (N,), (BLOCK,) = m.sizes("N", below=2**62, bits=64), m.numbers("BLOCK", below=2**16)
-    program = m.unknown(0, m.cdiv(N, BLOCK))
-    m.assume(program < 2**31)
-    names = ("param", "grad", "exp_avg", "exp_avg_sq")
+    """ops/adamw/triton_tables.py:tables: a program's tensor is one of the table, of which the program is a block."""
+    (T,), (N,) = m.sizes("T"), m.sizes("N", below=2**62, bits=64)
+    (BLOCK,) = m.numbers("BLOCK", below=2**16)
+    columns = table(("param", "grad", "exp_avg", "exp_avg_sq", "master"), T, N)
+    programs = m.unknown(1, 2**31, bits=64)
+    program = m.unknown(0, programs)
+    first = within(program.to(64) - m.cdiv(N, BLOCK) + 1, program.to(64) + 1)
     numbers = ("decay", "minus_step_size", "root", "beta1", "rest1", "beta2", "rest2", "eps")
     m.call(
         adamw.adamw_step,
         program=program,
-        **{f"{name}_ptr": Buffer(name, N) for name in names},
-        master_ptr=maybe(m, Buffer("master", N)),
-        N=N,
+        **columns,
+        sizes_ptr=Buffer("sizes", T, lambda *_: N),
+        firsts_ptr=Buffer("firsts", T, first),
+        owners_ptr=Buffer("owners", programs, within(0, T, 32)),
         **{name: Anything(m) for name in numbers},
+        PARAM=Anything(m),
+        GRAD=Anything(m),
+        MASTER=m.either(),
         BLOCK=BLOCK,
         ALIGNED=aligned(m, N),
     )
@@ -55,8 +62,15 @@ def _grad_square_pieces(m: Machine) -> None:
     (N,) = m.sizes("N", below=2**46, bits=64)
     pieces = m.cdiv(N, PIECE)
     later = m.unknown(0, 2**31, bits=64)
-    buffers = {"x_ptr": Buffer("x", N), "sums_ptr": Buffer("sums", pieces + later)}
-    m.call(grad_norm.grad_square_pieces, program=m.unknown(0, pieces), **buffers, N=N, ALIGNED=aligned(m, N))
+    m.call(
+        grad_norm.grad_square_pieces,
+        program=m.unknown(0, pieces),
+        x_ptr=Buffer("x", N),
+        sums_ptr=Buffer("sums", pieces + later),
+        largest_ptr=maybe(m, Buffer("largest", pieces)),
+        N=N,
+        ALIGNED=aligned(m, N),
+    )
 
 
 def _grad_square_total(m: Machine) -> None:

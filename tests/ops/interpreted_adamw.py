@@ -1,6 +1,6 @@
-"""The kernel of benchmarks/adamw_many, which no launch takes yet, run by Triton's interpreter beside AdamW on the CPU.
+"""AdamW's Triton kernel run by Triton's interpreter, beside AdamW on the CPU.
 
-Run with TRITON_INTERPRET=1 and both folders on the path, in a process of its own. Prints a line of JSON: by case, the
+Run with TRITON_INTERPRET=1, in a process of its own. Prints a line of JSON: by case, the
 first difference or null."""
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import sys
 from typing import Any
 
 import torch
-from adamw_many import launches
 from tests.ops.interpreted_attention import install
 from torch import Tensor
 
 from samebits.checker.tracing.comparing import without_gpu
 from samebits.numerics.bits import compare
 from samebits.ops._triton.rows import RowLaunch
-from samebits.ops.adamw import cpu_kernel
+from samebits.ops.adamw import cpu_kernel, triton_kernel
 from samebits.ops.adamw.reference import Numbers
 
 # Less than a block, whole blocks, and neither a multiple of a block nor of what is read at once.
@@ -57,10 +56,8 @@ def differences() -> dict[str, str | None]:
         ours, expected = given(*form), given(*form)
         cpu_kernel.update(*expected, NUMBERS)
         with without_gpu():
-            launches.update(*ours, NUMBERS, launch=launch)
-        for name, mine, theirs in zip(
-            ("param", "grad", "exp_avg", "exp_avg_sq", "master"), ours, expected, strict=True
-        ):
+            triton_kernel.update(*ours, NUMBERS, launch=launch)
+        for name, mine, theirs in zip(NAMES, ours, expected, strict=True):
             wrong = [compare(one, other) for one, other in zip(mine, theirs, strict=True)]
             case = f"{name} of {form} launch {number}"
             found[case] = next((str(each) for each in wrong if each is not None), None)
@@ -70,10 +67,10 @@ def differences() -> dict[str, str | None]:
 def shorter(tables: Any) -> Any:
     """Planted: every tensor but the first is said to have an element less."""
 
-    def cut(*arguments: Any) -> tuple[Tensor, Tensor]:
-        table, owners = (each.clone() for each in tables(*arguments))
-        table[1:, 5] -= 1
-        return table, owners
+    def cut(*arguments: Any) -> tuple[Tensor, ...]:
+        *columns, firsts, owners = tables(*arguments)
+        columns[-1][1:] -= 1
+        return *columns, firsts, owners
 
     return cut
 
@@ -81,5 +78,5 @@ def shorter(tables: Any) -> Any:
 if __name__ == "__main__":
     install()
     if "planted" in sys.argv:
-        launches.__dict__["tables"] = shorter(launches.tables)
+        triton_kernel.__dict__["tables"] = shorter(triton_kernel.tables)
     print(json.dumps(differences()))
