@@ -24,8 +24,6 @@ END = "<!-- end of costs -->"
 WIDTH = 125
 # Records that say nothing of speed; tests/repository compares them with where they are shown.
 PICTURES = {"cpu_orders.json"}
-# Records that a part reads and that nobody has made yet; one that is here is read like the others.
-AWAITED = {"h200_rows.json"}
 HEAD = """# What it costs, record by record
 
 Written by `python benchmarks/report.py` from [the records](results). Ratios of one run on one machine, both sides in
@@ -39,13 +37,12 @@ TABLE = """| what, beside what | machine | median | lowest | slower | targets mi
 
 
 def records(results: Path) -> Iterator[tuple[Part, Record]]:
-    """Every part with its record, but for those that are awaited."""
+    """Every part with its record."""
     unread = {path.name for path in results.glob("*.json")} - {part.file for part in PARTS} - PICTURES
     if unread:
         raise SystemExit(f"report: no part reads {', '.join(sorted(unread))}; allowed: a Part for each record")
     for part in PARTS:
-        if part.file not in AWAITED or (results / part.file).is_file():
-            yield part, json.loads((results / part.file).read_text())
+        yield part, json.loads((results / part.file).read_text())
 
 
 def section(results: Path = RESULTS, folder: str = "results") -> str:
