@@ -126,10 +126,10 @@ def training_steps_on_gpu(record: Record) -> list[Point]:
 
 
 def long_rows_on_gpu(record: Record) -> list[Point]:
-    """The kernel in use; the record has others beside it that are not."""
+    """The launch that is chosen; the record has others beside it."""
 
     def line(row: Record) -> Line:
-        words = f"({figure(row['quickest_ratio'])} by the quickest kernel that is not in use)"
+        words = f"({figure(row['quickest_ratio'])} by the quickest launch that was tried)"
         return Line(case=row["case"], ratio=row["ratio"], setting=words, missed=missed(row))
 
     return [listed(map(line, record["rows"]))]

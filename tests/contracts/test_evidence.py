@@ -183,7 +183,7 @@ ROWS: dict[str, tuple[Callable[[Copied], None], tuple[str, str], tuple[str, str]
         SAME,
     ),
     "the kernel in Triton": (
-        edited("ops/softmax/triton_kernel.py", "import triton", "import triton\n\nEXTRA = 1"),
+        edited("ops/softmax/triton_forward.py", "import triton", "import triton\n\nEXTRA = 1"),
         SAME,
         (STALE, "kernel: the code of the kernel changed"),
     ),

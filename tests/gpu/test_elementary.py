@@ -15,6 +15,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from samebits.numerics.elementary import triton_generated as device  # noqa: E402
+from samebits.ops._triton.exponential import exp_up_to_zero  # noqa: E402
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, none is visible")
 
@@ -28,6 +29,14 @@ def evaluate_patterns(out, first_pattern, name: tl.constexpr, BLOCK: tl.constexp
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = (first_pattern + index).to(tl.int32).to(tl.float32, bitcast=True)
     tl.store(out + index, device.apply(x, name).to(tl.int32, bitcast=True))
+
+
+@triton.jit
+def evaluate_up_to_zero(out, first_pattern, BLOCK: tl.constexpr):
+    """out[i] = bits of the shorter exponential, of the float of pattern first_pattern + i."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = (first_pattern + index).to(tl.int32).to(tl.float32, bitcast=True)
+    tl.store(out + index, exp_up_to_zero(x).to(tl.int32, bitcast=True))
 
 
 @triton.jit
@@ -69,6 +78,21 @@ def test_every_input_has_the_bits_of_the_cpu(name: str) -> None:
 def test_the_comparison_can_fail() -> None:
     """Planted fault: the neighbour's result is compared instead."""
     assert mismatches("exp", 0x3F800000, shift=1) > CHUNK // 2
+
+
+@needs_gpu
+def test_the_shorter_exponential_has_the_bits_of_the_cpu() -> None:
+    """Of every number with a sign, of +0, and of every NaN, whose bits may be any NaN's."""
+    wrong = 0
+    for first in (*range(1 << 31, 1 << 32, CHUNK), 0):
+        count = CHUNK if first else BLOCK
+        patterns = np.arange(count, dtype=np.uint32) + np.uint32(first)
+        expected = torch.from_numpy(elementary("exp", patterns.view(np.float32))).cuda()
+        actual = torch.full((count,), 85, dtype=torch.int32, device="cuda")
+        evaluate_up_to_zero[(count // BLOCK,)](actual, first, BLOCK, enable_fp_fusion=False)
+        differ = (actual != expected.view(torch.int32)) & ~(actual.view(torch.float32).isnan() & expected.isnan())
+        wrong += int((differ if first else differ[:1]).sum())
+    assert wrong == 0
 
 
 @needs_gpu

@@ -17,6 +17,7 @@ from samebits.train.contracts.launch_indices import (
     launches_grouped,
     launches_products,
     launches_rows,
+    launches_softmax,
     launches_torch,
 )
 from samebits.train.contracts.launch_indices.deciding import Launch, shown
@@ -26,6 +27,7 @@ LAUNCHES: Final[Mapping[str, Launch]] = MappingProxyType(
     {
         **launches_elements.KERNELS,
         **launches_rows.KERNELS,
+        **launches_softmax.KERNELS,
         **launches_products.KERNELS,
         **launches_grouped.KERNELS,
         **launches_torch.KERNELS,

@@ -16,7 +16,6 @@ from samebits.ops.layernorm import triton_kernel as layernorm
 from samebits.ops.rmsnorm import triton_kernel as rmsnorm
 from samebits.ops.rope import triton_kernel as rope
 from samebits.ops.sample import triton_kernel as sample
-from samebits.ops.softmax import triton_kernel as softmax
 from samebits.train.contracts.launch_indices.deciding import Launch
 from samebits.train.contracts.launch_indices.handed import aligned, maybe, within
 from samebits.train.contracts.launch_indices.machine import Machine
@@ -230,8 +229,6 @@ def _attention_uncovered(m: Machine) -> None:
 
 KERNELS: Final[dict[str, Launch]] = {
     "attention_uncovered": _attention_uncovered,
-    "softmax_forward": _rows(softmax.softmax_forward, {"x": "MH", "y": "MH"}, LOGARITHM=True),
-    "softmax_backward": _rows(softmax.softmax_backward, {"dy": "MH", "y": "MH", "dx": "MH"}, LOGARITHM=True),
     "rmsnorm_forward": _rmsnorm_forward,
     "rmsnorm_backward_input": _rows(
         rmsnorm.rmsnorm_backward_input,

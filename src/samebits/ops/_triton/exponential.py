@@ -1,15 +1,13 @@
 """The exponential of what is not above zero, in fewer instructions than the generated one has: the same bits.
 
 The generated function scales twice by half of an exponent, since it may be large either way, and asks apart for a NaN.
-Here the exponent is 0 to -150: 64 more of it is a normal number's, and the way back rounds once, as there. That all
-inputs agree is compared on a GPU by benchmarks/gpu_long_rows.py."""
+Here the exponent is 0 to -150: 64 more of it is a normal number's, and the way back rounds once, as there. Of every
+input: tests/ops/test_exponential.py on the CPU, tests/gpu/test_elementary.py on a GPU. Knows no operator."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-
-from samebits.numerics.elementary.triton_generated import exp
 
 
 @triton.jit
@@ -31,11 +29,3 @@ def exp_up_to_zero(x):
     # The lower bits of the rounded number are the exponent; the bias of float32, and 64.
     scale = (rounded.to(tl.int32, bitcast=True) << 23) + ((127 + 64) << 23)
     return (power * scale.to(tl.float32, bitcast=True)) * 5.421010862427522e-20
-
-
-@triton.jit
-def exponentials(bits_ptr, y_ptr, SHORTER: tl.constexpr, BLOCK: tl.constexpr):
-    """y = e to the power of the float32 with these bits, by the shorter function or the generated one, to compare."""
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(bits_ptr + offsets).to(tl.float32, bitcast=True)
-    tl.store(y_ptr + offsets, exp_up_to_zero(x) if SHORTER else exp(x))
