@@ -1,4 +1,4 @@
-"""Rows of softmax that several programs share: for all sizes every column is one program's, and stands in one lane once.
+"""Rows of softmax that several programs share: for all sizes each column is one program's, and in one lane once.
 
 Whole numbers by z3. That no address leaves its buffer is train/contracts/launch_indices's to show."""
 

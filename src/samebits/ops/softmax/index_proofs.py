@@ -11,7 +11,7 @@ from samebits.ops.index_claims import EVERY_SIZE, SIZE_LIMIT, row_claims
 
 
 def maximum_meets_every_element() -> Claim:
-    """triton_forward.py:row_shift and the last loops, of triton_backward.py as well: blocks of 256 * STEPS columns meet every column once.
+    """triton_forward.py, triton_backward.py: blocks of 256 * STEPS columns meet every column once.
 
     cpu_kernel.cpp:row_shift: groups of MAXIMA vectors, then vectors, then single elements: each element once."""
 
@@ -32,5 +32,5 @@ def maximum_meets_every_element() -> Claim:
 
 
 def rows() -> Proof:
-    """triton_forward.py, triton_backward.py (rows of several programs: tests/ops/test_shared_rows.py); cpu_kernel.cpp: row_shift, softmax."""
+    """triton_forward.py, triton_backward.py, cpu_kernel.cpp. Of triton_shared.py: tests/ops/test_shared_rows.py."""
     return prove([*row_claims(), maximum_meets_every_element()], bound=EVERY_SIZE)

@@ -30,6 +30,12 @@ def inside_of(columns, H, ALIGNED: tl.constexpr):
 
 
 @triton.jit
+def columns_of(lane, STEPS: tl.constexpr, LANES: tl.constexpr):
+    """The first columns of lanes from `lane` on, a step a row."""
+    return tl.arange(0, STEPS)[:, None] * 256 + (lane + tl.arange(0, LANES))[None, :]
+
+
+@triton.jit
 def row_maximum(maxima_ptr, row, PARTS: tl.constexpr):
     """Of the parts' maxima."""
     return tl.max(tl.load(maxima_ptr + row * PARTS + tl.arange(0, PARTS)), axis=0)
@@ -70,7 +76,7 @@ def softmax_lanes(
     shift = shift_of(row_maximum(maxima_ptr, row, PARTS))
     lanes = tl.zeros((1, LANES), tl.float32)
     ones = tl.full((1, STEPS), 1.0, tl.float32)
-    within = tl.arange(0, STEPS)[:, None] * 256 + (lane + tl.arange(0, LANES))[None, :]
+    within = columns_of(lane, STEPS, LANES)
     whole = H // (256 * STEPS) * (256 * STEPS)
     for start in range(0, whole, 256 * STEPS):
         x = tl.load(row_pointers(x_ptr, row, start + within, H, ALIGNED))

@@ -11,7 +11,7 @@ from samebits.train.contracts.launch_indices.machine import Machine
 from samebits.train.contracts.launch_indices.values import Address, Anything, Flag, Number
 
 # Modules of functions that compute with numbers alone.
-_ELEMENTARY: Final = ("samebits.numerics.elementary", "samebits.ops._triton.exponential")
+_ELEMENTARY: Final = "samebits.numerics.elementary"
 
 
 def spare(machine: Machine, function: Any) -> Callable[..., Any] | None:

@@ -13,17 +13,32 @@ from samebits.ops.softmax.triton_kernel import ALONE, LANES, PARTS, TOGETHER
 from samebits.train.contracts.launch_indices.deciding import Launch
 from samebits.train.contracts.launch_indices.handed import aligned
 from samebits.train.contracts.launch_indices.machine import Machine
-from samebits.train.contracts.launch_indices.values import Buffer, Number
+from samebits.train.contracts.launch_indices.values import Anything, Buffer, Number
 
 STEPS: Final = (1, 2, 4, 8, 16)
 # Of a row whose lanes several programs add: the last step ends less than 2^14 columns behind it.
 LONGEST: Final = 2**31 - 2**14
 
 
+def _columns_of(m: Machine, lane: Number, steps: int, lanes: int) -> Number:
+    """Any of the steps: that lanes end with the last is shown. Three unknowns would keep z3 busy for a minute."""
+    m.must(lane >= 0)
+    m.must(lane + lanes <= LANES)
+    return m.unknown(0, LANES * steps)
+
+
+SUMMARIES: Final[Mapping[str, Any]] = {
+    # Numbers alone, and no address.
+    "exponential.exp_up_to_zero": lambda m, _: Anything(m),
+    "triton_shared.columns_of": _columns_of,
+}
+
+
 def _rows(kernel: Any, of: tuple[str, ...]) -> Launch:
     """Programs over blocks of whole rows."""
 
     def launch(m: Machine) -> None:
+        m.summaries = SUMMARIES
         M, H = m.sizes("M H")
         (ROWS,) = m.numbers("ROWS")
         m.call(
@@ -43,6 +58,7 @@ def _rows(kernel: Any, of: tuple[str, ...]) -> Launch:
 
 def _shared(m: Machine) -> tuple[Number, Number, Number, Mapping[str, Any]]:
     """Rows and columns, the blocks of a part, and the program: one of PARTS a row."""
+    m.summaries = SUMMARIES
     M, H = m.sizes("M H", below=LONGEST)
     m.assume(M < 2**26)
     blocks = m.cdiv(m.cdiv(H, ALONE.block), PARTS)
@@ -57,25 +73,16 @@ def _maxima(m: Machine) -> None:
     m.call(triton_shared.softmax_maxima, program=program, **buffers, **common)
 
 
-def _row(m: Machine, M: Number, H: Number, wide: bool) -> Number:
-    """One of M rows of H columns. That it lies among them is shown first, and then known: its terms are few here."""
-    row = m.unknown(0, M)
-    for length in (H // 8, H) if wide else (H,):
-        for fact in (row.to(64) * length >= 0, row.to(64) * length + length <= M.to(64) * length):
-            m.must(fact)
-            m.assume(fact)
-    return row
-
-
 def _lanes(m: Machine) -> None:
     """The last row comes first."""
+    m.summaries = SUMMARIES
     M, H = m.sizes("M H", below=LONGEST)
     m.assume(M < 2**26)
-    lanes, wide = m.one_of(ALONE.lanes, TOGETHER.lanes), aligned(m, H)
+    lanes = m.one_of(ALONE.lanes, TOGETHER.lanes)
     programs = LANES // lanes
     m.call(
         triton_shared.softmax_lanes,
-        program=m.joined(M - 1 - _row(m, M, H, wide), programs, m.unknown(0, programs)),
+        program=m.joined(M - 1 - m.unknown(0, M), programs, m.unknown(0, programs)),
         x_ptr=Buffer("x", M.to(64) * H),
         maxima_ptr=Buffer("maxima", M.to(64) * PARTS),
         lanes_ptr=Buffer("lanes", M.to(64) * LANES),
@@ -84,7 +91,7 @@ def _lanes(m: Machine) -> None:
         PARTS=PARTS,
         STEPS=ALONE.steps,
         LANES=lanes,
-        ALIGNED=wide,
+        ALIGNED=aligned(m, H),
     )
 
 
