@@ -53,6 +53,17 @@ def test_every_call_is_pythons() -> None:
     assert found() == Found(differing=(), unheard=(), too_many=())
 
 
+def test_three_launches_with_memory_between_them() -> None:
+    """Rows that several programs share."""
+    x = torch.randn(2, 128256, device="cuda", dtype=torch.bfloat16)
+    for _ in range(NEEDED - 1):
+        expected = ops.softmax(x)
+    before = triton_calls.counted()["softmax"]
+    for _ in range(3):
+        assert torch.equal(ops.softmax(x), expected)
+    assert triton_calls.counted()["softmax"] == (before[0] + 3, before[1])
+
+
 def test_memory_that_nobody_wrote_is_noticed() -> None:
     assert found(record=_NOTHING_LAUNCHED).differing
 

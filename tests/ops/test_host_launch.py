@@ -32,6 +32,7 @@ from samebits.ops.contracts.host_launch.modes import Dispatch
 from samebits.ops.contracts.host_launch.stub import Stub, standing_in
 from samebits.ops.matmul import linear
 from samebits.ops.rmsnorm import add_rmsnorm, rmsnorm
+from samebits.ops.softmax import softmax
 
 GENERATOR = torch.Generator().manual_seed(3)
 
@@ -175,6 +176,13 @@ def test_a_tensor_in_the_middle_of_its_storage(stub: Stub) -> None:
     call(whole[32:48], weight)
     parameters = stub.recorded({whole[32:48].data_ptr(): "rows"})["parameters"]
     assert "rows" in [each["address"] for each in parameters if isinstance(each, dict)]
+
+
+def test_three_launches_with_memory_between_them(stub: Stub) -> None:
+    """Rows that several programs share."""
+    given, call = Given((drawn(GENERATOR, 2, 20_000),)), stub.calls_of(softmax)
+    assert is_pythons(stub, softmax, call, given)
+    assert last_launch(stub, call, given)["launches"] == 3 and call.counted() == (2, NEEDED - 1)
 
 
 def test_too_many_kinds_of_calls_are_forgotten(stub: Stub) -> None:
