@@ -28,17 +28,17 @@ LAUNCHES = (
     SharedLaunch(steps=4, lanes=64, block=256),
     SharedLaunch(steps=2, lanes=16, block=128),
 )
-# Shorter than a block; no multiple of what is read at once; two rows of which each is several parts.
-CASES = ((2, 100, torch.float32), (1, 2083, torch.bfloat16), (2, 1536, torch.float32))
+# Shorter than a block; no multiple of what is read at once; rows of which each is several parts; one element each.
+CASES = ((2, 100, torch.float32), (1, 2083, torch.bfloat16), (3, 1536, torch.float32), (3, 1, torch.float32))
 
 
 def given(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
     """One row: each lane begins with 1, to which one of the others adds nothing, and two of them at once something.
-    Several: random numbers with an infinity in the first, and a NaN in the last."""
+    Several: random numbers with an infinity in the first, and a NaN in the last; infinities alone between."""
     if rows == 1:
         return torch.where(torch.arange(width) < 256, 0.0, -16.875)[None].to(dtype)
     x = torch.randn(rows, width, generator=torch.Generator().manual_seed(width)) * 8
-    x[0, 7], x[-1, width // 2] = -torch.inf, torch.nan
+    x[0, 7 % width], x[1:-1], x[-1, width // 2] = -torch.inf, -torch.inf, torch.nan
     return x.to(dtype)
 
 

@@ -73,8 +73,10 @@ def chosen_launch(rows: int, width: int, device: torch.device) -> RowLaunch | Sh
     if shared is not None:
         return shared
     long = width > SHARED_FROM if forced is None else forced.columns >= MANY_COLUMNS
+    # Rows of one program fill the device where there are two a multiprocessor.
     if not long or rows >= 2 * multiprocessors(device):
         return row_launch(width)
+    # Sixteen programs a row: up to two a multiprocessor.
     return ALONE if 8 * rows <= multiprocessors(device) else TOGETHER
 
 
