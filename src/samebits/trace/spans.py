@@ -1,26 +1,30 @@
 """Spans and events: what happened, from when to when, inside of what, with its numbers.
 
-While nobody records, `span` returns one shared object that does nothing. A span of work on a GPU is timed there, by two
-events of its stream, and told when the recording ends: nothing waits for the GPU before. Each call of an operator is a
-span of the granularity "kernel"."""
+While nobody records, `span` returns one shared object that does nothing. Each call of an operator is a span of the
+granularity "kernel". What happens around it is in C (recorder.c), since two percent of a step are a few microseconds a
+kernel; what is told of it is found here, once for all calls of its kind. A span of work on a GPU is timed there, by two
+events of its stream, and told when the recording ends: nothing waits for the GPU before."""
 
 from __future__ import annotations
 
-import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from samebits.ops.registering import observe
+from samebits.trace.building import recorder
+from samebits.trace.lines import words
 
 GRANULARITIES: Final = ("run", "step", "block", "kernel", "transfer")
+# Spans that wait to be told: a step of a small model.
+ROOM: Final = 1024
 _NOTHING: Final[AbstractContextManager[Any]] = nullcontext()
 
 
@@ -56,7 +60,8 @@ class Event(NamedTuple):
 
 
 class Sink(Protocol):
-    """Where spans and events go. Told from one thread at a time."""
+    """Where spans and events go, in the order in which they ended or were. Told from one thread at a time, in batches:
+    at an event, where the outermost span of a thread ends, and where many wait."""
 
     def span(self, span: Span) -> None: ...
 
@@ -65,40 +70,67 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Lines(Protocol):
+    """What a sink has beside that which takes a batch as text: a JSON object a line, each ended."""
+
+    def lines(self, lines: bytes) -> None: ...
+
+
 class _Recording:
     """What goes on between the beginning and the end of a `recording`."""
 
     def __init__(self, sinks: tuple[Sink, ...]) -> None:
         self.sinks = sinks
         self.lock = threading.Lock()
-        # One call gives each thread a number of its own.
-        self.numbers = itertools.count(1)
-        self.stacks = threading.local()
+        self.recorder = recorder().Recorder(_on_gpu, _kind, _failed, self.tell, ROOM)
+        self.written = [sink for sink in sinks if isinstance(sink, Lines)]
+        self.told = [sink for sink in sinks if not isinstance(sink, Lines)]
         self.waiting: list[tuple[_Open, int]] = []
         """Ended on the host; the GPU may be behind."""
 
-    def stack(self) -> list[int]:
-        try:
-            found: list[int] = self.stacks.open
-        except AttributeError:
-            found = self.stacks.open = []
-        return found
-
-    def tell(self, span: Span) -> None:
+    def tell(self) -> None:
+        """Tell what was kept until now."""
         with self.lock:
+            self._tell()
+
+    def _tell(self) -> None:
+        spans, lines = self.recorder.take(Span if self.told else None, words if self.written else None)
+        for sink in self.told:
+            for each in spans:
+                sink.span(each)
+        for sink in self.written:
+            sink.lines(lines)
+
+    def event(self, event: Event) -> None:
+        with self.lock:
+            self._tell()
             for sink in self.sinks:
-                sink.span(span)
+                sink.event(event)
 
     def finish(self) -> None:
         if self.waiting:
             torch.cuda.synchronize()
+        self.tell()
         for opened, ended in self.waiting:
-            self.tell(opened.span(ended))
+            for sink in self.sinks:
+                sink.span(opened.span(ended))
+        self.recorder.close()
         for sink in self.sinks:
             sink.close()
 
 
 _recording: _Recording | None = None
+
+
+def _forked() -> None:
+    """What a process had not told yet when it was forked is told by itself, and not by its child."""
+    if _recording is not None:
+        _recording.lock = threading.Lock()
+        _recording.recorder.forget()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def active() -> bool:
@@ -113,7 +145,7 @@ def recording(*sinks: Sink) -> Iterator[None]:
     if _recording is not None:
         raise ValueError("trace: a recording is under way; allowed: one at a time, with several sinks")
     _recording = now = _Recording(sinks)
-    observe(_kernel)
+    observe(now.recorder.around)
     try:
         yield
     finally:
@@ -135,30 +167,43 @@ def event(name: str, **facts: Any) -> None:
     """Tell of something that is now."""
     now = _recording
     if now is not None:
-        stack = now.stack()
-        found = Event(name=name, time=time.perf_counter_ns(), parent=stack[-1] if stack else 0, facts=facts)
-        with now.lock:
-            for sink in now.sinks:
-                sink.event(found)
+        now.event(Event(name=name, time=time.perf_counter_ns(), parent=now.recorder.inside(), facts=facts))
 
 
-def _kernel(name: str, run: Callable[..., Any], arguments: tuple[Any, ...], flops: Callable[..., int] | None) -> Any:
-    """One call of an operator, with the bytes of its arguments and results, each tensor once."""
+def _on_gpu(name: str, run: Callable[..., Any], arguments: tuple[Any, ...], flops: Callable[..., int] | None) -> Any:
+    """One call of an operator whose tensors are on a GPU."""
     now = _recording
     if now is None:
         return run(*arguments)
-    given = _tensors(arguments)
     facts: dict[str, Any] = {}
-    with _Open(now, name, "kernel", bool(given) and given[0].is_cuda, facts) as opened:
+    with _Open(now, name, "kernel", True, facts) as opened:
         result = run(*arguments)
         # What is told of the call takes no time of it.
         opened.stop()
-        facts["shapes"] = " ".join([_words(each.shape) for each in given])
-        touched = given + _tensors(result if type(result) is tuple else (result,))
-        facts["bytes"] = sum({each.data_ptr(): each.nbytes for each in touched}.values())
-        if flops is not None:
-            facts["flops"] = flops(*arguments)
+        facts.update(_facts(arguments, result, flops))
     return result
+
+
+def _kind(name: str, arguments: tuple[Any, ...], result: Any, flops: Callable[..., int] | None) -> Any:
+    """What all calls of this operator with such arguments are: flops and sizes follow from the shapes."""
+    return recorder().Kind(name, "kernel", MappingProxyType(_facts(arguments, result, flops)))
+
+
+def _failed(name: str, error: type[BaseException]) -> Any:
+    return recorder().Kind(name, "kernel", {"error": error.__name__})
+
+
+def _facts(arguments: tuple[Any, ...], result: Any, flops: Callable[..., int] | None) -> dict[str, Any]:
+    """Of a call: the shapes of its tensors, the bytes of these and of its results, each tensor once."""
+    given = _tensors(arguments)
+    touched = given + _tensors(result if type(result) is tuple else (result,))
+    facts: dict[str, Any] = {
+        "shapes": " ".join(["x".join(map(str, each.shape)) for each in given]),
+        "bytes": sum({each.data_ptr(): each.nbytes for each in touched}.values()),
+    }
+    if flops is not None:
+        facts["flops"] = flops(*arguments)
+    return facts
 
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:
@@ -172,11 +217,6 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
     return found
 
 
-@lru_cache(maxsize=4096)
-def _words(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
-
-
 def _mark() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
@@ -184,19 +224,7 @@ def _mark() -> Any:
 class _Open:
     """A span on its way."""
 
-    __slots__ = (
-        "_began",
-        "_ended",
-        "_facts",
-        "_granularity",
-        "_marks",
-        "_name",
-        "_number",
-        "_parent",
-        "_recording",
-        "_stack",
-        "_thread",
-    )
+    __slots__ = ("_began", "_ended", "_facts", "_granularity", "_marks", "_name", "_place", "_recording", "_stack")
 
     def __init__(self, recording: _Recording, name: str, granularity: str, on_gpu: bool, facts: dict[str, Any]) -> None:
         self._recording, self._name, self._granularity, self._facts = recording, name, granularity, facts
@@ -208,11 +236,8 @@ class _Open:
         self._facts.update(facts)
 
     def __enter__(self) -> _Open:
-        self._stack = stack = self._recording.stack()
-        # Asked here: a span of the GPU's is told by whichever thread ends the recording.
-        self._thread = threading.get_ident()
-        self._parent, self._number = stack[-1] if stack else 0, next(self._recording.numbers)
-        stack.append(self._number)
+        # The thread is asked for here: a span of the GPU's is told by whichever thread ends the recording.
+        self._stack, *self._place = self._recording.recorder.open()
         if self._marks:
             self._marks[0].record()
         self._began = time.perf_counter_ns()
@@ -227,16 +252,18 @@ class _Open:
     def __exit__(self, kind: Any, *_: object) -> None:
         if not self._ended:
             self.stop()
-        ended = self._ended
-        self._stack.pop()
+        self._stack.close(self._place[0])
         if kind is not None:
             self._facts["error"] = kind.__name__
         if self._marks:
-            self._recording.waiting.append((self, ended))
-        else:
-            self._recording.tell(self.span(ended))
+            self._recording.waiting.append((self, self._ended))
+            return
+        found = recorder().Kind(self._name, self._granularity, self._facts)
+        self._recording.recorder.keep(found, *self._place, self._began, self._ended)
+        if not self._place[1]:
+            self._recording.tell()
 
     def span(self, ended: int) -> Span:
         device = round(1e6 * self._marks[0].elapsed_time(self._marks[1])) if self._marks else None
-        place = self._number, self._parent, self._thread
-        return Span(self._name, self._granularity, *place, self._began, ended, device, self._facts)
+        number, parent, thread = self._place
+        return Span(self._name, self._granularity, number, parent, thread, self._began, ended, device, self._facts)
