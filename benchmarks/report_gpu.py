@@ -151,7 +151,7 @@ def attention_on_gpu(record: Record) -> list[Point]:
 
 def rows_on_gpu(record: Record) -> list[Point]:
     def line(row: Record) -> Line:
-        words = f"({row['us']:.0f} us, {figure(row['quickest_ratio'])} by the quickest launch)"
+        words = f"({row['us']:.0f} us and {figure(row['quickest_ratio'])} by the quickest launch)"
         return Line(case=row["case"], ratio=row["ratio"], setting=words, missed=missed(row))
 
     return [
