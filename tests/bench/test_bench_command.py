@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from samebits.bench import measuring
+from samebits.bench.provenance import source_digest
 from samebits.cli import main
 from samebits.model.presets import PRESETS
 
@@ -38,6 +39,19 @@ def test_table_record_and_plot(capsys: pytest.CaptureFixture[str], config: str, 
     assert document["schema"] == "samebits.bench/1" and len(document["cases"]) == 6
     assert all(each["bits"] == "holds" and each["ratio"] > 0 for each in document["cases"])
     assert plot.read_text().startswith("<svg")
+    assert document["sources"] == source_digest() and document["torch"] and document["python"]
+
+
+def test_a_changed_source_is_another_digest(tmp_path: Path) -> None:
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops" / "a.py").write_text("x = 1\n")
+    seen = {source_digest(tmp_path)}
+    for name, text in (("ops/a.py", "x = 2\n"), ("ops/b.cpp", ""), ("ops/b.h", ""), ("contract.yaml", "level: 3\n")):
+        (tmp_path / name).write_text(text)
+        seen.add(source_digest(tmp_path))
+    assert len(seen) == 5
+    (tmp_path / "ops" / "a.pyc").write_bytes(b"compiled")
+    assert source_digest(tmp_path) in seen
 
 
 def test_one_document(capsys: pytest.CaptureFixture[str], config: str) -> None:

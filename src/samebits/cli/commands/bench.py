@@ -181,8 +181,8 @@ def _document(lines: list[Line], setting: Any) -> dict[str, Any]:
 
     import torch
 
-    import samebits
     from samebits.bench.measuring import summaries
+    from samebits.bench.provenance import source_digest, versions
     from samebits.checker import environment
 
     gpu = setting.device.type == "cuda"
@@ -190,8 +190,8 @@ def _document(lines: list[Line], setting: Any) -> dict[str, Any]:
         "schema": SCHEMA,
         "date": date.today().isoformat(),
         "machine": torch.cuda.get_device_name(setting.device) if gpu else environment.processor(),
-        "samebits": samebits.__version__,
-        "torch": torch.__version__,
+        **versions(),
+        "sources": source_digest(),
         "dtype": str(setting.dtype).removeprefix("torch."),
         "summaries": [asdict(each) for each in summaries(lines)],
         "cases": [each.document() for each in lines],
