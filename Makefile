@@ -81,6 +81,8 @@ bench-gpu:
 	PYTHONPATH=src $(GPU_PYTHON) -m samebits.native.build
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_matmul.py --output benchmarks/results/h200_matmul.json
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_operators.py --output benchmarks/results/h200_operators.json
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_attention.py --output benchmarks/results/h200_attention.json
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_rows.py --output benchmarks/results/h200_rows.json
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_training.py --output benchmarks/results/h200_350m.json
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_training_step.py --only 400m --output benchmarks/results/h200_training_step_350m.json
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu_training_step.py --only 1.7b --output benchmarks/results/h200_training_step_1.7b.json
