@@ -58,8 +58,8 @@ class Tile:
     @property
     def steps(self) -> int:
         """Of a stage: a short chain of products waits for its stage longer than it computes, so the more the better."""
-        room = (SHARED_BYTES - BARRIER_BYTES - self.staged_bytes) // self.step_bytes
-        return next((steps for steps in (4, 2) if self.height == 64 and room >= STAGES_OF_SEVERAL_STEPS * steps), 1)
+        most = (SHARED_BYTES - BARRIER_BYTES - self.staged_bytes) // self.step_bytes
+        return next((steps for steps in (4, 2) if self.height == 64 and most >= STAGES_OF_SEVERAL_STEPS * steps), 1)
 
     @property
     def stage_bytes(self) -> int:

@@ -98,7 +98,7 @@ def test_each_is_launched_once_in_order_of_its_sums_and_waited_for(device: Devic
 
 
 def test_many_are_beside_each_other(device: Device) -> None:
-    """As many as the device has room for: six of 16 programs on 100 multiprocessors, each on a stream of its own."""
+    """As many as fit on the device: six of 16 programs on 100 multiprocessors, each on a stream of its own."""
     with SideBySide(DEVICE).launched():
         for number in range(12):
             chain(device, f"narrow {number}")
