@@ -8,6 +8,7 @@ import ctypes
 import subprocess
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,14 +89,12 @@ class Products:
         grid = min(tiles, MULTIPROCESSORS // together) * together
         block = 128 * (tile.groups + 1)
         made = _Launch(grid, 1, 1, block, 1, 1, tile.shared_bytes, None, ctypes.addressof(cluster), int(tile.pair))
-        kept = (maps, numbers, cluster, a, b, out)
+        # What the driver is told of is addresses: it is kept for as long as the launch can be made.
+        return partial(self._run, made, function, arguments, tile, (maps, numbers, cluster, a, b, out))
 
-        def run() -> None:
-            made.stream = torch.cuda.current_stream().cuda_stream
-            self._done(self._driver.cuLaunchKernelEx(ctypes.byref(made), function, arguments, None), f"launch {tile}")
-
-        run.kept = kept  # type: ignore[attr-defined]
-        return run
+    def _run(self, made: _Launch, function: ctypes.c_void_p, arguments: Any, tile: Tile, kept: tuple[Any, ...]) -> None:
+        made.stream = torch.cuda.current_stream().cuda_stream
+        self._done(self._driver.cuLaunchKernelEx(ctypes.byref(made), function, arguments, None), f"launch {tile}")
 
     def _function(self, tile: Tile, dtype: str) -> ctypes.c_void_p:
         if (tile, dtype) not in self._functions:

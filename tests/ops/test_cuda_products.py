@@ -4,13 +4,17 @@ On a GPU benchmarks/gpu_cuda_products.py compares bits with the kernel in use, a
 
 from __future__ import annotations
 
+import ctypes
 import re
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from tests.repository.documents import PROJECT
 
 SIZES = ((1, 64, 16), (333, 6144, 4096), (5000, 2048, 2048), (100, 576, 49152), (16384, 14336, 4096))
@@ -94,6 +98,44 @@ def test_the_source_names_every_number_that_it_uses() -> None:
     defined = set(re.findall(r"#define ([A-Z_0-9]+)", text))
     assert used - made_there - defined == set() and len(defined) == 12
     assert f"m64n{tile.width}k16.f32.f16.f16" in text and "bf16" not in text.partition("// A product")[0]
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_a_launch_is_what_its_tile_says(monkeypatch: pytest.MonkeyPatch, by_columns: bool) -> None:
+    """On a driver that writes down what it is given: boxes of both operands, programs, threads, memory."""
+    from cuda_products.launching import Products
+    from cuda_products.tiles import MULTIPROCESSORS, tiles
+
+    boxes, launches = list[tuple[int, ...]](), list[tuple[int, ...]]()
+
+    def described(*given: Any) -> int:
+        boxes.append((*given[4], *given[6]))
+        return 0
+
+    def launched(launch: Any, *_: object) -> int:
+        made = launch._obj
+        launches.append((made.grid_x, made.block_x, made.shared_bytes, made.attribute_count))
+        return 0
+
+    products = object.__new__(Products)
+    products._driver = SimpleNamespace(cuTensorMapEncodeTiled=described, cuLaunchKernelEx=launched)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    m, n, k = 100, 640, 192
+    a, out = torch.zeros(m, k, dtype=torch.bfloat16), torch.zeros(m, n, dtype=torch.bfloat16)
+    b = torch.zeros(k, n, dtype=torch.bfloat16) if by_columns else torch.zeros(n, k, dtype=torch.bfloat16).T
+    for tile in tiles(by_columns=by_columns):
+        products._functions = {(tile, "bfloat16"): ctypes.c_void_p(1)}
+        products.launch(tile, a, b, out)()
+        together = 2 if tile.pair else 1
+        lines, columns = (n, m) if tile.transposed else (m, n)
+        left = (lines, k, 64, 64) if tile.left_by_lines else (k, lines, 64, tile.height)
+        right = (columns, k, 64, 64) if tile.right_by_columns else (k, columns, 64, tile.width // together)
+        assert boxes[-2:] == [left, right], tile
+        count = -(-lines // (tile.height * together)) * -(-columns // tile.width)
+        programs = min(count, MULTIPROCESSORS // together) * together
+        assert launches[-1] == (programs, 128 * (tile.groups + 1), tile.shared_bytes, int(tile.pair)), tile
+    with pytest.raises(ValueError, match="allowed: 1 along its"):
+        products.launch(tile, a.T.contiguous().T, b, out)
 
 
 @pytest.mark.long
