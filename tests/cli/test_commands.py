@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
 from samebits import native
+from samebits.cli import app
 from samebits.cli.commands.check import parse_shape
 
 Samebits = Callable[..., object]
@@ -179,6 +182,27 @@ def test_a_mistake_is_one_line_and_exit_code_2(samebits: Samebits, arguments: tu
 def test_every_command_has_help_with_an_example(samebits: Samebits, command: str) -> None:
     ran = samebits(command, "--help")
     assert ran.code == 0 and "--json" in ran.out and f"samebits {command}" in ran.out and "Example" in ran.out
+
+
+def commands(of: typer.Typer, *words: str) -> Iterator[tuple[str, str]]:
+    """Every command with its help, those of groups too."""
+    for each in of.registered_commands:
+        assert each.callback is not None and each.help is not None
+        yield " ".join([*words, each.name or each.callback.__name__.replace("_", "-")]), each.help
+    for group in of.registered_groups:
+        assert group.typer_instance is not None
+        yield from commands(group.typer_instance, *words, str(group.name))
+
+
+def test_help_is_broken_by_the_screen_and_names_a_whole_command() -> None:
+    """Once lines ended where the docstring's did, and examples of contracts left out whose command they are."""
+    found = dict(commands(app))
+    assert {"train", "contract prove", "report write", "sim run"} <= found.keys()
+    for name, said in found.items():
+        assert "\n" not in said.replace("\n\n", ""), name
+        examples = re.findall(r"\[bold\](.*?)\[/bold\]", said)
+        assert all(each.startswith(("samebits ", "--")) for each in examples), (name, examples)
+        assert examples and "Example" in said, name
 
 
 def test_no_command_shows_the_commands(samebits: Samebits) -> None:

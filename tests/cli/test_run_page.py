@@ -193,3 +193,60 @@ def test_half_a_surrogate_is_shown_as_its_code(folder: Path, tmp_path: Path) -> 
     told = CliRunner().invoke(app, ["report", "write", str(tmp_path), "--no-evidence"])
     assert told.exit_code == 0 and r"\ud800x" in (tmp_path / "report.html").read_text()
     assert not (tmp_path / "report.html.part").exists()
+
+
+def changed(folder: Path, to: Path, steps: int, **numbers: dict[int, object]) -> str:
+    """The page of a run of so many steps, some numbers of which are others."""
+    log = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    step = next(each for each in log if each["event"] == "step")
+    made = [
+        step | {"step": number} | {name: given[number] for name, given in numbers.items() if number in given}
+        for number in range(1, steps + 1)
+    ]
+    kept = [each for each in log if each["event"] == "start"]
+    (to / "events.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in [*kept, *made]))
+    return render(to)
+
+
+def test_a_long_curve_loses_no_spike(folder: Path, tmp_path: Path) -> None:
+    """A step of 20,000, up or down, is on the page, as its scale says; once a curve took every 33rd step."""
+    page = changed(folder, tmp_path, 20_000, loss={1234: 77.5, 15_001: -3.25}, norm={20_000: 9000.0})
+    assert "<span>77.5</span><span>-3.25</span>" in page and "<span>9,000</span>" in page
+    loss, norm, *_ = re.findall(r'<polyline points="([^"]*)"', page)
+    heights = [float(point.split(",")[1]) for point in loss.split()]
+    assert min(heights) == 5 and max(heights) == 145 and len(heights) <= 700
+    assert norm.split()[-1] == "595.0,5.0"
+
+
+def test_a_number_that_is_not_finite_breaks_the_curve(folder: Path, tmp_path: Path) -> None:
+    """The log says it in words; once the curve went on as if nothing had been."""
+    page = changed(folder, tmp_path, 20, loss={8: "nan", 20: "inf"})
+    assert "not finite at 2 steps, first at step 8" in page and "at the end inf" in page
+    assert page.count("<polyline") == 5
+    page = changed(folder, tmp_path, 2, loss={1: "nan", 2: "nan"})
+    assert "not finite at 2 steps" in page and "nothing to draw" in page and "at the end nan" in page
+
+
+def test_a_single_step_is_a_dot(folder: Path, tmp_path: Path) -> None:
+    page = changed(folder, tmp_path, 1)
+    assert page.count('<polyline points="5.0,5.0 5.0,5.0"/>') == 4
+
+
+def test_what_was_waived_is_on_top_of_the_page(folder: Path, tmp_path: Path) -> None:
+    log = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    for waived in (["CFG-OB3", "CFG-OB7"], []):
+        changed = [each | {"waived": waived} if each["event"] == "start" else each for each in log]
+        (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in changed))
+        top = render(tmp_path).partition("<h2>")[0]
+        assert re.findall(r"waived: ([\w-]+)", top) == waived
+
+
+def test_a_table_has_no_empty_column_and_says_what_it_leaves_out(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes((folder / "events.jsonl").read_bytes())
+    span = {"granularity": "block", "parent": 0, "thread": 1, "began": 0}
+    spans = [span | {"span": f"block_{number}", "number": number, "ended": number * 1000} for number in range(1, 31)]
+    (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in spans))
+    page = render(tmp_path)
+    assert "10 shorter ones are in the recording" in page and "GB/s" not in page and "Kernels" not in page
+    (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(each | {'bytes': 9})}\n" for each in spans))
+    assert "GB/s" in render(tmp_path) and "GFLOP/s" not in render(tmp_path)

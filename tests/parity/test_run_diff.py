@@ -16,7 +16,9 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from samebits.cli import app
+from samebits.cli.commands.diff import PROMISES
 from samebits.ops.adamw import AdamW
+from samebits.parity import run_diff
 from samebits.parity.run_diff import compare
 from samebits.train import events, lanes
 from samebits.train.configuration import OptimizerSection
@@ -61,6 +63,15 @@ def test_one_bit_of_one_gradient_at_step_seven_is_named(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["diff", str(one), str(other)])
     assert told.exit_code == 1
     assert "they part at step 7" in told.output and f"{weight}[17, 30], bits 0x8 flipped" in told.output
+    for line in (
+        f"{one} | {other}\n",
+        "before it: the same bits",
+        "its two patterns differ in bit 3 (bit 0 is the last of the fraction)",
+        "weights whose gradient differs: 1\n",
+        "promise broken: repeat (run to run, same process or not)\n",
+        "every setting that decides bits is the same; so is what is known of the machine\n",
+    ):
+        assert line in told.output, line
     document = json.loads(CliRunner().invoke(app, ["diff", str(one), str(other), "--json"]).stdout)
     assert (document["schema"], document["difference"]["step"]) == ("samebits.diff/1", 7)
 
@@ -80,6 +91,27 @@ def test_of_several_elements_none_is_named_that_is_equal(
     one = made(tmp_path / "a", *short)
     other = made(tmp_path / "b", *short, parts=flipping(weight, (17, 30), 2, *others))
     assert f"{weight}{said}" in CliRunner().invoke(app, ["diff", str(one), str(other)]).output
+
+
+def test_the_promise_that_the_surroundings_free_is_named(tmp_path: Path) -> None:
+    """In README's words; and two runs that say nothing of their gradients are told so."""
+    short = ("training.max_steps=2", "optimizer.min_lr_ratio=0")
+    cut = ("training.micro_batch_size=4", "training.gradient_accumulation_steps=2")
+    one = made(tmp_path / "a", *short)
+    other = made(tmp_path / "b", *short, *cut, parts=flipping("model.norm.weight", (3,), 2))
+    told = CliRunner().invoke(app, ["diff", str(one), str(other)]).output
+    assert "promise broken: micro (however a global batch is cut into micro-batches)" in told
+    assert "every setting that decides bits is the same; other: micro_batch_size" in told
+    run(small(*short), tmp_path / "bare")
+    told = CliRunner().invoke(app, ["diff", str(one), str(tmp_path / "bare")])
+    assert told.exit_code == 0 and "gradients: not compared; needed: fingerprints" in told.output
+
+
+def test_promises_have_the_words_of_the_first_page() -> None:
+    first = (Path(__file__).parents[2] / "README.md").read_text()
+    assert set(PROMISES) == {"repeat", *run_diff.PROMISES.values()}
+    for name, words in PROMISES.items():
+        assert f"| `{name}` | {words} |" in first, name
 
 
 def test_runs_cut_otherwise_are_the_same(tmp_path: Path) -> None:

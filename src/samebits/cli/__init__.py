@@ -5,6 +5,7 @@ Knows how things are said, and computes nothing that a floor below could."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Sequence
@@ -78,6 +79,19 @@ app.add_typer(contract, name="contract")
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(sim, name="sim")
 app.add_typer(report, name="report")
+
+
+def _flow(commands: typer.Typer) -> None:
+    """A paragraph of a docstring is broken where an editor ends; on a screen it is broken where that ends."""
+    for command in commands.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _flow(group.typer_instance)
+
+
+_flow(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -4,17 +4,17 @@ Knows what the run's folder holds, and computes nothing of it again. What a run 
 
 from __future__ import annotations
 
-import html
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
-from markupsafe import Markup
 
+from samebits.cli.run_pictures import curve, flames
 from samebits.trace.spans import Span
 from samebits.trace.summary import Row, summary
 from samebits.train import events
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 TRACE: Final = "trace.jsonl"
-# Points of a curve: more than a screen has columns would only make the page heavy.
-POINTS: Final = 600
-WIDTH, HEIGHT, LEFT, BOTTOM = 640, 220, 64, 26
 CURVES: Final = {
     "loss": "loss",
     "norm": "gradient norm, before clipping",
@@ -36,18 +33,19 @@ CURVES: Final = {
 }
 # Rows of a table: of alarms the first, for what comes later often follows, and of checkpoints the last.
 ROWS: Final = 100
-# Spans of the flame view, longest first within their parent.
-FLAMES: Final = 400
+# Rows of a table of kernels or blocks, the longest.
+BUSIEST: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Curve:
-    """One number of every step."""
+class Table:
+    """Kernels or blocks, and where their time went."""
 
-    name: str
-    words: str
-    drawing: Markup
-    last: str
+    title: str
+    heads: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    more: int
+    """Rows that are left out."""
 
 
 def render(folder: Path, *, with_evidence: bool = False) -> str:
@@ -67,7 +65,7 @@ def render(folder: Path, *, with_evidence: bool = False) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found, flames = summary(spans), _flames(spans) if spans else None
+    found = summary(spans)
     with _reading(folder / events.NAME):
         settings = dict(of_kind["start"][-1].get("settings", {}).items())
     evidence = _evidence(settings) if with_evidence else None
@@ -76,16 +74,15 @@ def render(folder: Path, *, with_evidence: bool = False) -> str:
             name=folder.resolve().name,
             start=of_kind["start"][-1],
             steps=len(of_kind["step"]),
-            curves=[_curve(name, words, of_kind["step"], of_kind["alarm"]) for name, words in CURVES.items()],
+            curves=[curve(name, words, of_kind["step"], of_kind["alarm"]) for name, words in CURVES.items()],
             alarms=of_kind["alarm"],
             breaches=of_kind["breach"],
             checkpoints=of_kind["checkpoint"],
             shown=ROWS,
             end=of_kind["end"][-1] if of_kind["end"] else None,
-            kernels=found.of("kernel")[:20],
-            blocks=found.of("block")[:20],
-            flames=flames,
-            row=_row,
+            began=_moment(of_kind["start"][0]["time"]),
+            step=flames(spans) if spans else None,
+            tables=[_table("Kernels", found.of("kernel")), _table("Blocks", found.of("block"))],
             evidence=evidence,
         )
 
@@ -96,50 +93,26 @@ def _evidence(settings: dict[str, Any]) -> Evidence:
     return evidence(settings)
 
 
-def _row(row: Row) -> tuple[str, ...]:
-    speeds = (row.gigabytes_per_second, row.gigaflops_per_second)
-    shown = ("" if each is None else f"{each:.1f}" for each in speeds)
-    return row.name, f"{row.count:,}", f"{row.own_milliseconds:.2f}", f"{row.share:.1%}", *shown
+def _moment(seconds: float) -> str:
+    return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds):%Y-%m-%d %H:%M} UTC"
 
 
-def _curve(name: str, words: str, steps: Sequence[dict[str, Any]], alarms: Sequence[dict[str, Any]]) -> Curve:
-    points = [(each["step"], each[name]) for each in steps if isinstance(each.get(name), int | float)]
-    last = f"{points[-1][1]:.6g}" if points else "none"
-    return Curve(name=name, words=words, drawing=_drawn(points, [each["step"] for each in alarms]), last=last)
+def _table(title: str, rows: list[Row]) -> Table:
+    """The longest first; a speed that no row has gets no column."""
+    numbers = {
+        "count": [f"{each.count:,}" for each in rows],
+        "own ms": [f"{each.own_milliseconds:.2f}" for each in rows],
+        "share": [f"{each.share:.1%}" for each in rows],
+        "GB/s": [_speed(each.gigabytes_per_second) for each in rows],
+        "GFLOP/s": [_speed(each.gigaflops_per_second) for each in rows],
+    }
+    kept = {name: column for name, column in numbers.items() if any(column)}
+    cells = [(row.name, *each) for row, *each in zip(rows, *kept.values(), strict=True)]
+    return Table(title=title, heads=("name", *kept), rows=cells[:BUSIEST], more=max(0, len(cells) - BUSIEST))
 
 
-def _drawn(points: Sequence[tuple[int, float]], marked: Sequence[int]) -> Markup:
-    """A line over the steps, with the steps of alarms marked."""
-    if not points:
-        return Markup('<p class="soft">nothing was logged</p>')
-    thinned = points[:: max(1, len(points) // POINTS)]
-    thinned = [*thinned, points[-1]] if thinned[-1] != points[-1] else thinned
-    first, last = points[0][0], points[-1][0]
-    low, high = min(value for _, value in points), max(value for _, value in points)
-    span_x, span_y = max(last - first, 1), (high - low) or max(abs(high), 1e-30)
-
-    def x(step: float) -> float:
-        return LEFT + (step - first) / span_x * (WIDTH - LEFT - 8)
-
-    def y(value: float) -> float:
-        return 8 + (high - value) / span_y * (HEIGHT - BOTTOM - 16)
-
-    line = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in thinned)
-    # Alarms that fall on one place of the screen are one line.
-    places = dict.fromkeys(f"{x(step):.1f}" for step in marked if first <= step <= last)
-    marks = "".join(
-        f'<line class="alarm" x1="{place}" x2="{place}" y1="4" y2="{HEIGHT - BOTTOM}"/>' for place in places
-    )
-    labels = "".join(
-        f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.4g}</text>' for value in {low, high}
-    )
-    feet = (
-        f'<text x="{LEFT}" y="{HEIGHT - 6}">step {first}</text>'
-        f'<text x="{WIDTH - 8}" y="{HEIGHT - 6}" text-anchor="end">{last}</text>'
-    )
-    return Markup(
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{marks}<polyline points="{line}"/>{labels}{feet}</svg>'
-    )
+def _speed(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 def _spans(folder: Path) -> list[Span]:
@@ -185,27 +158,3 @@ def _reading(path: Path) -> Iterator[None]:
             f"{path}: cannot be read: {type(error).__name__}: {error}; allowed: a JSON object a line, as samebits"
             " wrote them"
         ) from error
-
-
-def _flames(spans: Sequence[Span]) -> Markup:
-    """The last step of a recording: a bar a span, below the span that it is inside of."""
-    steps = [each for each in spans if each.granularity == "step"]
-    whole = steps[-1] if steps else max(spans, key=lambda each: each.ended - each.began)
-    depth, shown = {whole.number: 0}, [whole]
-    for span in sorted(spans, key=lambda each: each.number):
-        if span.parent in depth and span.number not in depth:
-            depth[span.number] = depth[span.parent] + 1
-            shown.append(span)
-    shown = sorted(shown, key=lambda each: each.began - each.ended)[:FLAMES]
-    wide, tall, length = 960, 22, max(1, whole.ended - whole.began)
-    bars = []
-    for span in shown:
-        x, width = (span.began - whole.began) / length * wide, max(0.6, (span.ended - span.began) / length * wide)
-        y, words = depth[span.number] * tall, html.escape(f"{span.name}: {(span.ended - span.began) / 1e6:.2f} ms")
-        # Cut as text: an escaped name could be cut within an entity.
-        shown_name = html.escape(span.name[: int(width / 7)])
-        label = f'<text x="{x + 4:.1f}" y="{y + 15}">{shown_name}</text>' if width > 40 else ""
-        bar = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{tall - 2}"><title>{words}</title></rect>'
-        bars.append(f'<g class="{html.escape(span.granularity)}">{bar}{label}</g>')
-    height = (max(depth[each.number] for each in shown) + 1) * tall
-    return Markup(f'<svg viewBox="0 0 {wide} {height}" role="img">{"".join(bars)}</svg>')

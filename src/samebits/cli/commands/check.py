@@ -49,10 +49,16 @@ def check(
 ) -> None:
     """Judge an operator by its contract, search anyone's function for a difference, or judge a model.
 
-    All but accuracy is bitwise. Examples: [bold]samebits check matmul rmsnorm --backend cpu[/bold], or
-    [bold]samebits check torch.nn.functional.linear --promise batch[/bold], or
-    [bold]samebits check ./my_kernel.py:fast_matmul --like matmul[/bold], or
-    [bold]samebits check --model smollm2 --promise batch[/bold], or
+    All but accuracy is bitwise. Examples:
+
+    [bold]samebits check matmul rmsnorm --backend cpu[/bold]
+
+    [bold]samebits check torch.nn.functional.linear --promise batch[/bold]
+
+    [bold]samebits check ./my_kernel.py:fast_matmul --like matmul[/bold]
+
+    [bold]samebits check --model smollm2 --promise batch[/bold]
+
     [bold]samebits check --portable --backend triton[/bold]"""
     # Loaded here: other commands need not wait for it.
     from samebits.checker import OPERATORS, Plan, Selection, plan

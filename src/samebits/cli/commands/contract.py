@@ -156,7 +156,9 @@ def status(
     obligations: Annotated[bool, typer.Option("--obligations", help="Each obligation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """The level of every contract on every backend, from receipts. Example: [bold]contract status softmax[/bold]"""
+    """The level of every contract on every backend, from receipts.
+
+    Example: [bold]samebits contract status softmax[/bold]"""
     from samebits.checker.planning import check_words
     from samebits.checker.status import effective_levels, standings
 

@@ -100,9 +100,11 @@ def collect(
     components: Components = None,
     receipts: Receipts = None,
 ) -> None:
-    """Take over receipts of another machine; edited ones are refused. Example: [bold]contract collect h200[/bold]
+    """Take over receipts of another machine; edited ones are refused.
 
-    A receipt here that counts stays where the other's is stale, and one that does not hold where the other's does."""
+    A receipt here that counts stays where the other's is stale, and one that does not hold where the other's does.
+
+    Example: [bold]samebits contract collect h200[/bold]"""
     from samebits.checker.present import Present
     from samebits.contracts.receipts import compared
 
@@ -153,7 +155,7 @@ def verify(
     receipts: Receipts = None,
     as_json: Json = False,
 ) -> None:
-    """Check that signature, offline. Example: [bold]contract verify --allowed-signers signers.txt[/bold]"""
+    """Check that signature, offline. Example: [bold]samebits contract verify --allowed-signers signers.txt[/bold]"""
     from samebits.contracts.signing import verify as find_signer
 
     folder = store_of(receipts, components).folder

@@ -60,7 +60,7 @@ def scaffold(
     folder: Annotated[Path, typer.Option(help="The folder of components it goes to.")] = Path("."),
     package: Annotated[str | None, typer.Option(help="How that folder is imported. Default: its name.")] = None,
 ) -> None:
-    """Make a new component that fails until it is filled. Example: [bold]contract scaffold my_kernel --prefix
+    """Make a new component that fails until it is filled. Example: [bold]samebits contract scaffold my_kernel --prefix
     MK[/bold]"""
     from samebits.contracts.scaffold import scaffold as make_component
 
@@ -112,7 +112,9 @@ def diff(
     new: Annotated[str, typer.Argument(help="A contract, or git:REV.")],
     as_json: Json = False,
 ) -> None:
-    """What changed, and whether it breaks. Example: [bold]contract diff git:HEAD src/.../contract.yaml[/bold]"""
+    """What changed, and whether it breaks.
+
+    Example: [bold]samebits contract diff git:HEAD src/.../contract.yaml[/bold]"""
     from samebits.contracts import diff as comparing
     from samebits.contracts.revisions import two_sides
 

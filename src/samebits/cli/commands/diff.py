@@ -25,6 +25,16 @@ PARTS = {
     "backward or update": "its backward pass or its update",
     "breach": "a breach stopped one of them, or each for another reason",
 }
+# What each promise says, of those that two runs can break.
+PROMISES = {
+    "repeat": "run to run, same process or not",
+    "micro": "however a global batch is cut into micro-batches",
+    "padding": "left, right, any length bucket",
+    "data": "number of ranks that share a global batch",
+    "tile": "launch numbers: tile, warps, threads, instruction set",
+    "device": "float32: CPU equals CUDA",
+}
+NEEDED = "not compared; needed: fingerprints of one model, kept by both runs (monitoring.fingerprint_steps)"
 
 
 def diff(
@@ -44,6 +54,7 @@ def diff(
     if as_json:
         print_json({"schema": SCHEMA, **found.document()})
     else:
+        output().print(printable(f"{run_a} | {run_b}"))
         for line in lines(found):
             output().print(printable(line))
     raise typer.Exit(0 if found.difference is None else 1)
@@ -57,16 +68,21 @@ def lines(found: Comparison) -> Iterator[str]:
         yield f"{key}: {left} | {right} (should decide no bit)"
     if found.difference is None:
         yield f"the same bits: {found.steps} steps; gradients compared at {found.fingerprints} of them"
+        if not found.fingerprints:
+            yield f"  gradients: {NEEDED}"
         if found.last_steps[0] != found.last_steps[1]:
             yield f"last steps: {found.last_steps[0]} | {found.last_steps[1]}; those of one run alone were not compared"
         return
     yield f"they part at step {found.difference.step}: {PARTS[found.difference.part]}"
+    if found.difference.step > 1:
+        yield "  before it: the same bits, in all that both runs kept"
     yield from _difference(found.difference)
-    yield (
-        f"promise broken: {found.promise}"
-        if found.promise
-        else "no promise is broken: settings that decide bits differ"
-    )
+    if not found.promise:
+        yield "no promise is broken: settings that decide bits differ"
+        return
+    yield f"promise broken: {found.promise} ({PROMISES[found.promise]})"
+    known = f"other: {', '.join(found.environment)}" if found.environment else "so is what is known of the machine"
+    yield f"  every setting that decides bits is the same; {known}"
 
 
 def _difference(difference: Difference) -> Iterator[str]:
@@ -75,7 +91,7 @@ def _difference(difference: Difference) -> Iterator[str]:
     if difference.part in ("sequences", "forward"):
         yield f"  weights before it: {_before(difference)}"
     if not difference.gradients_compared:
-        yield "  gradients: not compared; needed: fingerprints of one model (monitoring.fingerprint_steps)"
+        yield f"  gradients: {NEEDED}"
     elif difference.part in ("norm", "clipping", "rate", "update"):
         yield "  gradients before clipping: the same bits"
     yield from _place(difference)
@@ -105,4 +121,12 @@ def _place(difference: Difference) -> Iterator[str]:
     if place.elements > 1:
         said.append(f"at most {place.elements} elements differ")
     yield f"  block {place.block}, {place.operation}: {place.weight}[{index}], {', '.join(said)}"
-    yield f"  {'weights' if 'update' in difference.part else 'gradients'} that differ: {place.weights_differing}"
+    if place.flipped_bits and place.elements == 1:
+        yield f"  this one element alone: its two patterns differ in {_bits(int(place.flipped_bits, 16))}"
+    what = "weights that differ" if "update" in difference.part else "weights whose gradient differs"
+    yield f"  {what}: {place.weights_differing}"
+
+
+def _bits(flipped: int) -> str:
+    places = [str(place) for place in range(flipped.bit_length()) if flipped >> place & 1]
+    return f"bit{'s' if places[1:] else ''} {', '.join(places)} (bit 0 is the last of the fraction)"

@@ -35,13 +35,15 @@ def write(
     """Write the run's page: curves, alarms, where time went, settings, digests, what it rests on. It needs no network.
 
     A recorded step (samebits train --trace-steps, or a trace.jsonl of samebits profile --output put into the folder)
-    adds kernels, blocks and a flame view."""
+    adds kernels, blocks and a flame view.
+
+    Example: [bold]samebits report write runs/tiny[/bold]"""
     output().print(str(_written(run, page, evidence)))
 
 
 @app.command("open")
 def open_page(run: Run, evidence: Evidence = True) -> None:
-    """Write the run's page and open it in a browser."""
+    """Write the run's page and open it in a browser. Example: [bold]samebits report open runs/tiny[/bold]"""
     path = _written(run, None, evidence)
     output().print(str(path))
     if not webbrowser.open(path.resolve().as_uri()):
