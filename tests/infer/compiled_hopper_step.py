@@ -21,7 +21,7 @@ from samebits.checker.artifact_process import stand_in
 from samebits.checker.tracing.comparing import without_gpu
 from samebits.infer.hopper_step import launches, launching, products
 from samebits.infer.hopper_step.choices import ProductLaunch
-from samebits.ops.attention.forms import Sequences
+from samebits.ops.attention.forms import Rule, Sequences
 
 INSTRUCTIONS = ("ACQBULK", "PREEXIT", "UTMALDG", "UBLKPF", "LDG", "STG", "CCTL", "HGMMA", "STL", "LDL")
 
@@ -64,7 +64,8 @@ def attend(kept: tuple[torch.Tensor, torch.Tensor], table: torch.Tensor, longest
         longest_query=1,
         longest_key=longest,
     )
-    launches.attend(torch.zeros(2, 4, 128).bfloat16(), kept, sequences, 0.1, table)
+    rule = Rule(causal=True, window=0, scale=0.1, softcap=0.0)
+    launches.attend(torch.zeros(2, 4, 128).bfloat16(), kept, sequences, rule, table)
 
 
 def listed(compiled: Any) -> list[str]:

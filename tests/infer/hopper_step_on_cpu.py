@@ -127,7 +127,7 @@ def watched(watch: Watch, seed: int = 0, edits: Sequence[Edit] = ()) -> Iterator
         watch.waited.clear()
         watch.dependents.clear()
         watch.watching = True
-        named = {name: value for name, value in constants.items() if name.isupper()}
+        named = {name: value for name, value in constants.items() if name in kernel.arg_names}
         run(kernel, programs, given, named, seed=seed, warps=warps, edits=edits)
         watch.watching = False
         assert len(watch.dependents) == programs, "some programs do not let the next kernel begin before they end"

@@ -22,8 +22,8 @@ PRODUCTS = ("product", "product overlapped", "product gated", "product gated ove
 # and prefetches; numbers of 64 and 32 bits (positions, frequencies, pages, rows of the cache), while what a step writes
 # has 16 bits there.
 WEIGHTS, LINE = ["UTMALDG.2D"] * 4, "CCTL.E.PF2"
-# The sequence's position, a block's pages, the block's keys and values in four pages of two halves, the next pages.
-ATTENTION = ["LDG.E", *WEIGHTS * 4, "LDG.E"]
+# Of each of two strands that load: a block's pages, its keys or values in four pages of two halves, the next pages.
+ATTENTION = ["LDG.E", *WEIGHTS * 2, "LDG.E"]
 BEFORE = {
     **dict.fromkeys(PRODUCTS, WEIGHTS),
     "norm": [LINE] * 14,
@@ -50,18 +50,31 @@ def before_the_wait(code: list[str]) -> list[str]:
     return [each for each in code[: code.index("ACQBULK")] if each != "PREEXIT"]
 
 
+def strands(code: list[str], kind: str) -> list[list[str]]:
+    """From where each strand that loads tells the next kernel to begin; a product tells it later, by one strand."""
+    told = [place for place, each in enumerate(code) if each == "PREEXIT"]
+    assert len(told) == (2 if kind.startswith("attention") else 1)
+    return [code] if kind in PRODUCTS else [code[place:] for place in told]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_assembler_moves_nothing_before_the_wait(machine_code: dict[str, Any], kind: str) -> None:
     code = machine_code[kind]["code"]
     assert machine_code[kind]["programmatic"] is True
-    assert code.count("PREEXIT") == 1 and (code[0] == "PREEXIT") == (kind not in PRODUCTS)
-    assert before_the_wait(code) == BEFORE[kind]
-    # A product and attention have two strands, of which one loads and one stores. Each waits, a product's first on two
-    # ways.
+    assert [before_the_wait(strand) for strand in strands(code, kind)] == [BEFORE[kind]] * (code.count("PREEXIT"))
     waits = [place for place, each in enumerate(code) if each == "ACQBULK"]
     stores = [place for place, each in enumerate(code) if each.startswith("STG")]
-    assert len(waits) == (3 if kind in PRODUCTS else 2 if kind.startswith("attention") else 1)
-    assert stores and min(stores) > max(waits)
+    if kind.startswith("attention"):
+        # Strands that sum values, load keys, load values and make weights: the first and the last store.
+        loading = code.index("PREEXIT")
+        assert len(waits) == 4 and waits[0] == 0
+        assert all(place < loading or place > waits[3] for place in stores)
+        assert min(stores) < loading < max(stores)
+    else:
+        # A product has two strands, of which one loads and one stores. Each waits, the first on two ways.
+        assert len(waits) == (3 if kind in PRODUCTS else 1)
+        assert (code[0] == "PREEXIT") == (kind not in PRODUCTS)
+        assert stores and min(stores) > max(waits)
     # Planted: the wait behind the first access of what the step writes.
     later = [*code[: waits[0]], code[waits[0] + 1], "ACQBULK"]
     assert before_the_wait(later) != BEFORE[kind]

@@ -78,6 +78,15 @@ class Language:
         return values.permute(input, flat(dims) if dims else (1, 0))
 
     @staticmethod
+    def join(a: Tensor, b: Tensor) -> Tensor:
+        return Tensor(torch.stack((a.data, b.data), -1), a.dtype, a.layout)
+
+    @staticmethod
+    def split(a: Tensor) -> tuple[Tensor, Tensor]:
+        left, right = a.data.unbind(-1)
+        return Tensor(left, a.dtype, a.layout), Tensor(right, a.dtype, a.layout)
+
+    @staticmethod
     def abs(x: Any) -> Tensor:
         return Tensor(torch.abs(tensor_of(x).data), tensor_of(x).dtype, tensor_of(x).layout)
 
@@ -163,6 +172,11 @@ class Language:
         """The threads of a strand are one here."""
 
     debug_barrier = thread_barrier
+
+    def gdc_wait(self) -> None:
+        """A launch here begins when those before it have ended; so nobody waits, and nobody need be told."""
+
+    gdc_launch_dependents = gdc_wait
 
     # Control.
 

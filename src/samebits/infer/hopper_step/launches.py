@@ -4,23 +4,19 @@ Decides speed alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from samebits.infer.hopper_step import launching
-from samebits.infer.hopper_step.attention_kernel import attention_of_one_query
-from samebits.infer.hopper_step.attention_softmax import WIDE
 from samebits.infer.hopper_step.rotation_kernel import rotate_and_keep
 from samebits.infer.hopper_step.waiting import merge_waiting, rmsnorm_waiting
-from samebits.ops._triton.device import multiprocessors
 from samebits.ops._triton.rows import RowLaunch, aligned
 from samebits.ops._triton.sizes import cdiv, next_power_of_2
-from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, Sequences
-from samebits.ops.attention.triton_hopper import layout_of
+from samebits.ops.attention import triton_decode
+from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, Rule, Sequences
+from samebits.ops.attention.triton_decode_kernel import attention_of_one_query
 from samebits.ops.attention.triton_kernel import STATES_AT_ONCE
 from samebits.ops.rmsnorm.triton_kernel import LANES, chosen_launch
 
@@ -84,61 +80,32 @@ def norm(x_MH: Tensor, branch_MH: Tensor, weight_H: Tensor, eps: float) -> tuple
     return stream, y
 
 
-def attend(
-    q_MHD: Tensor, kept: tuple[Tensor, Tensor], sequences: Sequences, exponent_factor: float, positions_M: Tensor
-) -> Tensor:
+def attend(q_MHD: Tensor, kept: tuple[Tensor, Tensor], sequences: Sequences, rule: Rule, positions_M: Tensor) -> Tensor:
     """One query of every sequence against keys and values (rows, heads, D) in pages, the last of which is at its
     position. Every row is some sequence's, so that nothing is filled."""
-    (tokens, heads, head), keys = q_MHD.shape, kept[0].shape[1]
-    splits, pack = cdiv(sequences.longest_key, SPLIT_KEYS), heads // keys
-    alone, columns, wide = splits > 1, max(8, next_power_of_2(pack)), WIDE.value
-    assert sequences.pages is not None
-    programs = tokens * keys * splits
-    # Two programs on a multiprocessor where there are so many.
-    few = programs <= multiprocessors(q_MHD.device)
+    splits = cdiv(sequences.longest_key, SPLIT_KEYS)
     out = torch.empty_like(q_MHD)
-    states: Sequence[Tensor | None] = [None] * 3
-    if alone:
+    lse = torch.empty(q_MHD.shape[:2], dtype=torch.float32, device=q_MHD.device)
+    states: tuple[Tensor | None, ...] = (None, None, None)
+    if splits > 1:
         shapes = (q_MHD.shape, q_MHD.shape[:2], q_MHD.shape[:2])
-        states = [torch.empty(splits, *shape, dtype=torch.float32, device=q_MHD.device) for shape in shapes]
-    layout = layout_of(BLOCK_KEYS, wide, q_MHD.dtype)
-    page = min(sequences.page_size, BLOCK_KEYS)
-    matrices = (
-        TensorDescriptor(q_MHD, [tokens * heads, head], [head, 1], [columns, wide], layout),
-        *(TensorDescriptor(x, [x.shape[0], keys * head], [keys * head, 1], [page, wide], layout) for x in kept),
-    )
-    launching.run(
-        attention_of_one_query,
-        programs,
-        (
-            *(*matrices, out, *states, positions_M, sequences.pages, sequences.pages.stride(0)),
-            *(tokens * heads, heads, splits, exponent_factor),
-        ),
-        warps=4,
-        maxnreg=168 if few else 128,
-        HALVES=head // wide,
-        PACK=pack,
-        HEADS=columns,
-        PAGE=page,
-        PAGE_SIZE=sequences.page_size,
-        STAGES=(6 if few else 3) * (2 * wide // head),
-        SPLIT=SPLIT_KEYS // BLOCK_KEYS,
-        ALONE=alone,
-    )
-    if alone:
-        merge(out, states, sequences, exponent_factor)
+        states = tuple(torch.empty(splits, *shape, dtype=torch.float32, device=q_MHD.device) for shape in shapes)
+    results = triton_decode.Results(out, lse, states)
+    made = triton_decode.prepared(q_MHD, *kept, results, sequences, rule, positions_M)
+    launching.run(attention_of_one_query, made.programs, made.arguments, warps=triton_decode.WARPS, **made.constants)
+    if splits > 1:
+        merge(results, sequences, rule.exponent_factor)
     return out
 
 
-def merge(out_MHD: Tensor, states: Sequence[Tensor | None], sequences: Sequences, exponent_factor: float) -> None:
+def merge(results: triton_decode.Results, sequences: Sequences, exponent_factor: float) -> None:
     """The states of all splits of every row, into the rows."""
-    tokens, heads, head = out_MHD.shape
-    lse = torch.empty(tokens, heads, dtype=torch.float32, device=out_MHD.device)
+    tokens, heads, head = results.out.shape
     lengths = (sequences.q_start, sequences.q_length, sequences.k_length)
     launching.run(
         merge_waiting,
         tokens * heads,
-        (out_MHD, lse, *states, *lengths, tokens * heads, heads, 1, exponent_factor),
+        (results.out, results.lse, *results.states, *lengths, tokens * heads, heads, 1, exponent_factor),
         warps=1,
         HEAD=head,
         PADDED=head,

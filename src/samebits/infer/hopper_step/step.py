@@ -104,8 +104,7 @@ class HopperStep(DecodeStep):
         unrotated = launches.Unrotated((q, k, v), self._batch.positions, self._tables.written, self._table)
         kept = cache.k_flat, cache.v_flat
         queries = launches.rotate(unrotated, head, kept)
-        factor = self._rule.exponent_factor
-        attended = launches.attend(queries, kept, self._sequences(), factor, self._batch.positions)
+        attended = launches.attend(queries, kept, self._sequences(), self._rule, self._batch.positions)
         return attended.reshape(tokens, -1)
 
     def _sequences(self) -> Sequences:

@@ -2,7 +2,8 @@
 
 Knows nothing of autograd, validation or empty batches; the public function does. Tile, warps, stages, the way in which
 keys are loaded, whether the heads of a group share a tile and whether splits of keys have programs of their own decide
-speed alone; the kernels are in triton_forward.py and triton_merge.py, and one for Hopper in triton_hopper_forward.py.
+speed alone; the kernels are in triton_forward.py and triton_merge.py, and two for Hopper in triton_hopper_forward.py
+and triton_decode_kernel.py.
 The backward pass is launched by triton_backward.py."""
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from samebits.ops._triton.device import on_device
 from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
 from samebits.ops._triton.sizes import cdiv, next_power_of_2
-from samebits.ops.attention import triton_hopper
+from samebits.ops.attention import triton_decode, triton_hopper
 from samebits.ops.attention.forms import BLOCK_KEYS, SPLIT_KEYS, Rule, Sequences
 from samebits.ops.attention.triton_backward import backward
 from samebits.ops.attention.triton_blocks import aligned, describable, describe
@@ -51,6 +52,9 @@ class Launch:
     specialised: bool = True
     """By the kernel in triton_hopper_forward.py, whatever the tile, where it can take what is asked and blocks may come
     through the tensor memory accelerator: for many queries."""
+    decoded: bool = False
+    """By the kernel in triton_decode_kernel.py, whatever the tile, where it can take what is asked: for single queries.
+    Splits have programs of their own there."""
     warps: int = 4
     stages: int = 3
 
@@ -69,7 +73,10 @@ def choose(q: Tensor, group: int, sequences: Sequences, splits: int) -> Launch:
     warps = 2 if tile == 16 and programs <= FEW_PROGRAMS else 4
     stages = 3 if head <= 128 else 2
     specialised = triton_hopper.pays(q, sequences)
-    return Launch(tile=tile, packed=packed, shared=shared, specialised=specialised, warps=warps, stages=stages)
+    decoded = (shared or splits == 1) and triton_decode.pays(q, group, sequences, splits)
+    return Launch(
+        tile=tile, packed=packed, shared=shared, specialised=specialised, decoded=decoded, warps=warps, stages=stages
+    )
 
 
 def forward(
@@ -79,72 +86,69 @@ def forward(
     (tokens, heads, head), group = q.shape, q.shape[1] // k.shape[1]
     splits = cdiv(sequences.longest_key, SPLIT_KEYS)
     launch = launch or forced_launch(Launch) or choose(q, group, sequences, splits)
-    specialised = launch.specialised and launch.described and not launch.packed
+    decoded = launch.decoded and triton_decode.takes(q, k, v, sequences, rule)
+    specialised = launch.specialised and launch.described and not launch.packed and not decoded
     if specialised and triton_hopper.takes(q, k, v, sequences, rule):
         return triton_hopper.forward(q, k, v, sequences, rule)
-    pack = group if launch.packed else 1
     out = torch.empty(tokens, heads, head, dtype=q.dtype, device=q.device)
     lse = torch.empty(tokens, heads, dtype=torch.float32, device=q.device)
-    tiles = cdiv(sequences.longest_query, launch.tile // pack)
-    described = launch.described and sequences.pages is None and q.dtype != torch.float32 and describable(k, v)
-    pages = sequences.pages
-    matrices = (describe(k, BLOCK_KEYS), describe(v, BLOCK_KEYS)) if described else (None, None)
-    several, alone = splits > 1, splits > 1 and launch.shared
-    states = _states(q, several, splits if alone else 1)
-    arguments = (
-        q,
-        k,
-        v,
-        *matrices,
-        out,
-        lse,
-        *states,
-        sequences.q_start,
-        sequences.q_length,
-        sequences.k_start,
-        sequences.k_length,
-        pages,
-        *q.stride()[:2],
-        *k.stride()[:2],
-        *v.stride()[:2],
-        0 if pages is None else pages.stride(0),
-        tokens * heads,
-        sequences.page_size,
-        heads,
-        tiles,
-        splits,
-        rule.window,
-        rule.exponent_factor,
-        rule.score_factor,
-        rule.cap,
-    )
+    alone = splits > 1 and (launch.shared or decoded)
+    states = _states(q, splits > 1, splits if alone else 1)
     with on_device(q):
-        fill_uncovered(out, lse, sequences.q_start, sequences.q_length, math.inf)
-        run(
-            attention_forward,
-            sequences.count * (heads // pack) * tiles * (splits if alone else 1),
-            arguments,
-            warps=launch.warps,
-            stages=launch.stages,
-            HEAD=head,
-            PADDED=max(16, next_power_of_2(head)),
-            GROUP=group,
-            PACK=pack,
-            TILE=launch.tile,
-            CAUSAL=rule.causal,
-            WINDOWED=rule.window > 0,
-            SOFTCAP=rule.softcap > 0,
-            DESCRIBED=described,
-            PAGED=pages is not None,
-            ALIGNED=aligned(q, k, v),
-            EXACT=q.dtype == torch.float32,
-            SEVERAL=several,
-            ALONE=alone,
-            SPLIT=SPLIT_KEYS // BLOCK_KEYS,
-        )
+        if decoded:
+            triton_decode.forward(q, k, v, triton_decode.Results(out, lse, states), sequences, rule)
+        else:
+            fill_uncovered(out, lse, sequences.q_start, sequences.q_length, math.inf)
+            _by_triton(q, k, v, (out, lse, *states), sequences, rule, launch, splits)
         if alone:
             _merge(out, lse, states, sequences, rule)
     return out, lse
+
+
+def _by_triton(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    results: tuple[Tensor | None, ...],
+    sequences: Sequences,
+    rule: Rule,
+    launch: Launch,
+    splits: int,
+) -> None:
+    """`attention_forward`, into out and lse, or into states; a walk over splits keeps sums in the first of those."""
+    (tokens, heads, head), group = q.shape, q.shape[1] // k.shape[1]
+    pack, pages = group if launch.packed else 1, sequences.pages
+    tiles, alone = cdiv(sequences.longest_query, launch.tile // pack), splits > 1 and launch.shared
+    described = launch.described and pages is None and q.dtype != torch.float32 and describable(k, v)
+    matrices = (describe(k, BLOCK_KEYS), describe(v, BLOCK_KEYS)) if described else (None, None)
+    tables = (sequences.q_start, sequences.q_length, sequences.k_start, sequences.k_length)
+    run(
+        attention_forward,
+        sequences.count * (heads // pack) * tiles * (splits if alone else 1),
+        (
+            *(q, k, v, *matrices, *results, *tables, pages),
+            *(*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], 0 if pages is None else pages.stride(0)),
+            *(tokens * heads, sequences.page_size, heads, tiles, splits),
+            *(rule.window, rule.exponent_factor, rule.score_factor, rule.cap),
+        ),
+        warps=launch.warps,
+        stages=launch.stages,
+        HEAD=head,
+        PADDED=max(16, next_power_of_2(head)),
+        GROUP=group,
+        PACK=pack,
+        TILE=launch.tile,
+        CAUSAL=rule.causal,
+        WINDOWED=rule.window > 0,
+        SOFTCAP=rule.softcap > 0,
+        DESCRIBED=described,
+        PAGED=pages is not None,
+        ALIGNED=aligned(q, k, v),
+        EXACT=q.dtype == torch.float32,
+        SEVERAL=splits > 1,
+        ALONE=alone,
+        SPLIT=SPLIT_KEYS // BLOCK_KEYS,
+    )
 
 
 def _states(q: Tensor, several: bool, splits: int) -> tuple[Tensor | None, ...]:

@@ -39,12 +39,18 @@ def state_of(sums_ptr, totals_ptr, maxima_ptr, state, known, HEAD: tl.constexpr,
 
 
 @triton.jit
+def logarithm_of(total, maximum, c):
+    """The logarithm to the base 2 of a sum of weights; +inf where no key was seen."""
+    return tl.where(total == 0.0, float("inf"), level_of(maximum, c) + log(total) * 1.4426950408889634)
+
+
+@triton.jit
 def finished(accumulator, total, maximum, c):
     """(output before it is rounded, logarithm of the sum of weights)."""
     # A sum that underflowed to -0 becomes +0, whether or not zeros of unseen keys were added to it.
     scaled = tl.fma(accumulator, tl.div_rn(1.0, total)[:, None], 0.0)
     result = tl.where((total == 0.0)[:, None], 0.0, scaled)
-    return result, tl.where(total == 0.0, float("inf"), level_of(maximum, c) + log(total) * 1.4426950408889634)
+    return result, logarithm_of(total, maximum, c)
 
 
 @triton.jit(

@@ -27,10 +27,13 @@ _WARPS: Final = (
     "its warps hand each other the number of a tile through shared memory; descriptors load and store blocks"
 )
 UNDECIDED: Final[Mapping[str, str]] = MappingProxyType(
-    dict.fromkeys(("attention_hopper", "attention_dq_hopper", "attention_dk_dv_hopper"), _WARPS)
+    {
+        **dict.fromkeys(("attention_hopper", "attention_dq_hopper", "attention_dk_dv_hopper"), _WARPS),
+        "attention_of_one_query": "its warps hand each other blocks through shared memory; descriptors load them",
+    }
 )
 """Kernels of attention of which nothing is shown here, and why: of those for Hopper what goes by pointers is left,
-which is results, row sums and marks."""
+which is queries of decode, results, row sums and marks."""
 ELSEWHERE: Final = frozenset({"attention_uncovered"})
 """What `launch_indices` decides."""
 
