@@ -35,6 +35,8 @@ RECIPES = ("normal", "wide", "subnormal", "infinite", "zeros_signed", "random_bi
 # One, an odd width, whole vectors; and thousands of programs, aligned and not.
 SHAPES = ((1, 1), (17, 31), (33, 256))
 LARGE = ((1026, 4096), (1025, 4097))
+# Rows of norms: few, each by several warps, and many; kept, as up to 8,192 columns are, and longer; aligned and not.
+NORMS = ((5, 255), (40, 1030), (4, 4096), (2200, 256), (1100, 1024), (1100, 4096), (600, 8192), (3, 8200))
 Compared = tuple[str, Callable[[], Any], Callable[[], Any]]
 """A case, what Triton makes of it and what it must be."""
 
@@ -163,6 +165,19 @@ def of_rows() -> dict[str, str | None]:
     return found
 
 
+def of_norms() -> dict[str, str | None]:
+    """The norms in three formats, by every kind of launch."""
+    found: dict[str, str | None] = {}
+    for shape, dtype, recipe in itertools.product(NORMS, FORMATS, ("normal", "infinite")):
+        x, residual = drawn(shape, recipe, dtype, 2)
+        weight, bias = drawn(shape[1:], "normal", dtype, 2)
+        beside_the_cpu(f"rmsnorm {recipe}", ops.rmsnorm, [x, weight], found)
+        beside_the_cpu(f"add_rmsnorm {recipe}", ops.add_rmsnorm, [x, residual, weight], found)
+        beside_the_cpu(f"layernorm {recipe}", ops.layernorm, [x, weight, bias], found)
+        beside_the_cpu(f"layernorm alone {recipe}", ops.layernorm, [x], found)
+    return found
+
+
 def all_differing() -> list[str]:
     """Every comparison that does not hold, by the GPU."""
     found: dict[str, str | None] = {}
@@ -171,6 +186,6 @@ def all_differing() -> list[str]:
         found |= differing(dtype, of_kernels(dtype, DEVICE), " all numbers")
         with launching(launch=ElementLaunch(block=2048)):
             found |= differing(dtype, of_kernels(dtype, DEVICE), " all numbers, 2,048 a program")
-    found |= of_elements() | of_rows()
+    found |= of_elements() | of_rows() | of_norms()
     print(f"{len(found)} comparisons", flush=True)
     return [f"{name}: {wrong}" for name, wrong in found.items() if wrong is not None]

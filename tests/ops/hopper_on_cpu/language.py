@@ -185,6 +185,10 @@ class Language:
         return value
 
     @staticmethod
+    def tuple(args: Any) -> Any:
+        return tuple(args)
+
+    @staticmethod
     def static_range(*given: Any, **_: Any) -> Iterable[int]:
         return range(*(int(each) for each in given))
 

@@ -5,8 +5,6 @@ decide speed alone: no sum is left to a reduction whose order the compiler would
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 import triton
 import triton.language as tl
@@ -15,14 +13,21 @@ from torch import Tensor
 from samebits.numerics.elementary.triton_generated import rsqrt
 from samebits.ops._triton.columns import add_rows
 from samebits.ops._triton.device import on_device
-from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
-from samebits.ops._triton.rows import RowLaunch, aligned, block_of, fold_by_halves, load_columns, load_rows, pointers_at
+from samebits.ops._triton.rows import RowLaunch, aligned, fold_by_halves
 from samebits.ops._triton.sizes import cdiv
+from samebits.ops.layernorm.triton_blocks import (
+    add_blocks,
+    add_products,
+    add_squares,
+    gradients_of,
+    load_blocks,
+    load_terms,
+    results_of,
+)
+from samebits.ops.rmsnorm.triton_kept import launch_for, steps_of, store_blocks
 
-# M rows, H the normalised axis. Lane l adds the terms l, l + 256, l + 512, ...: 256 decides bits, part of the order.
-
-ROW_LAUNCH: Final = RowLaunch(rows=1, warps=4)
+# M rows, H the normalised axis. A row is kept in registers, or read once more for every pass, STEPS blocks at a time.
 
 
 @triton.jit
@@ -47,47 +52,39 @@ def layernorm_forward(
     count: tl.float32,
     eps: tl.float32,
     ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
     ALIGNED: tl.constexpr,
+    KEPT: tl.constexpr,
 ):
     """mean = sum(x) / H; rstd = rsqrt(sum((x - mean)^2) / H + eps); y = round(fma((x - mean) * rstd, weight, bias))."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    FULL: tl.constexpr = STEPS - 1 if KEPT else 0
     lanes = tl.zeros((ROWS, 256), dtype=tl.float32)
-    for start in range(0, H, 256):
-        offsets, inside, _ = block_of(rows, start, M, H, 256, ALIGNED)
-        # Outside x is +0, and a lane that starts at +0 is never -0: the step changes nothing.
-        lanes = lanes + load_rows(x_ptr, offsets, inside, ALIGNED)
+    if KEPT:
+        kept = load_blocks(x_ptr, rows, 0, M, H, STEPS, FULL, ALIGNED)
+        lanes = add_blocks(lanes, kept, STEPS)
+    else:
+        for start in range(0, H, 256 * STEPS):
+            lanes = add_blocks(lanes, load_blocks(x_ptr, rows, start, M, H, STEPS, FULL, ALIGNED), STEPS)
     mean = row_mean(lanes, count, ROWS)
     lanes = tl.zeros((ROWS, 256), dtype=tl.float32)
-    for start in range(0, H, 256):
-        offsets, inside, _ = block_of(rows, start, M, H, 256, ALIGNED)
-        left = load_rows(x_ptr, offsets, inside, ALIGNED) - mean
-        lanes = tl.where(inside, tl.fma(left, left, lanes), lanes)
+    if KEPT:
+        lanes = add_squares(lanes, kept, mean, rows, 0, M, H, STEPS, FULL, ALIGNED)
+    else:
+        for start in range(0, H, 256 * STEPS):
+            blocks = load_blocks(x_ptr, rows, start, M, H, STEPS, FULL, ALIGNED)
+            lanes = add_squares(lanes, blocks, mean, rows, start, M, H, STEPS, FULL, ALIGNED)
     rstd = rsqrt(row_mean(lanes, count, ROWS) + eps)
+    if KEPT:
+        y = results_of(weight_ptr, bias_ptr, kept, mean, rstd, rows, 0, M, H, ROWS, STEPS, FULL, ALIGNED)
+        store_blocks(y_ptr, y, rows, 0, M, H, STEPS, FULL, ALIGNED)
+    else:
+        for start in range(0, H, 256 * STEPS):
+            blocks = load_blocks(x_ptr, rows, start, M, H, STEPS, FULL, ALIGNED)
+            y = results_of(weight_ptr, bias_ptr, blocks, mean, rstd, rows, start, M, H, ROWS, STEPS, FULL, ALIGNED)
+            store_blocks(y_ptr, y, rows, start, M, H, STEPS, FULL, ALIGNED)
     tl.store(mean_ptr + rows[:, None], mean, mask=(rows < M)[:, None])
     tl.store(rstd_ptr + rows[:, None], rstd, mask=(rows < M)[:, None])
-    for start in range(0, H, 256):
-        offsets, inside, columns = block_of(rows, start, M, H, 256, ALIGNED)
-        y = (load_rows(x_ptr, offsets, inside, ALIGNED) - mean) * rstd
-        if weight_ptr is not None:
-            weight = tl.broadcast_to(load_columns(weight_ptr, columns, H, ALIGNED), (ROWS, 256))
-            if bias_ptr is not None:
-                bias = tl.broadcast_to(load_columns(bias_ptr, columns, H, ALIGNED), (ROWS, 256))
-                y = tl.fma(y, weight, bias)
-            else:
-                y = y * weight
-        else:
-            if bias_ptr is not None:
-                y = y + load_columns(bias_ptr, columns, H, ALIGNED)
-        tl.store(pointers_at(y_ptr, offsets, ALIGNED), y.to(y_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def load_gradient(dy_ptr, weight_ptr, offsets, inside, columns, H, ALIGNED: tl.constexpr):
-    """g = dy * weight."""
-    g = load_rows(dy_ptr, offsets, inside, ALIGNED)
-    if weight_ptr is not None:
-        g = g * load_columns(weight_ptr, columns, H, ALIGNED)
-    return g
 
 
 @triton.jit(
@@ -105,38 +102,46 @@ def layernorm_backward_input(
     H: tl.int32,
     count: tl.float32,
     ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
     ALIGNED: tl.constexpr,
+    KEPT: tl.constexpr,
 ):
     """c = sum(g) / H; s = sum(g * xhat) / H; dx = round(rstd * fma(xhat, -s, g - c)), xhat = (x - mean) * rstd."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    FULL: tl.constexpr = STEPS - 1 if KEPT else 0
     mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)[:, None]
     rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
     lanes = tl.zeros((ROWS, 256), dtype=tl.float32)
     products = tl.zeros((ROWS, 256), dtype=tl.float32)
-    for start in range(0, H, 256):
-        offsets, inside, columns = block_of(rows, start, M, H, 256, ALIGNED)
-        g = load_gradient(dy_ptr, weight_ptr, offsets, inside, columns, H, ALIGNED)
-        xhat = (load_rows(x_ptr, offsets, inside, ALIGNED) - mean) * rstd
-        # A missing term is skipped, so that a lane of -0 stays one.
-        lanes = tl.where(inside, lanes + g, lanes)
-        products = tl.where(inside, tl.fma(g, xhat, products), products)
+    if KEPT:
+        gs, xhats = load_terms(dy_ptr, x_ptr, weight_ptr, mean, rstd, rows, 0, M, H, ROWS, STEPS, FULL, ALIGNED)
+        lanes = add_blocks(lanes, gs, STEPS)
+        products = add_products(products, gs, xhats, rows, 0, M, H, STEPS, FULL, ALIGNED)
+    else:
+        for start in range(0, H, 256 * STEPS):
+            g, xhat = load_terms(dy_ptr, x_ptr, weight_ptr, mean, rstd, rows, start, M, H, ROWS, STEPS, FULL, ALIGNED)
+            lanes = add_blocks(lanes, g, STEPS)
+            products = add_products(products, g, xhat, rows, start, M, H, STEPS, FULL, ALIGNED)
     centre = row_mean(lanes, count, ROWS)
     # Times -1, for Triton's own minus is a subtraction from +0, which makes +0 of +0.
     minus_slope = row_mean(products, count, ROWS) * -1.0
-    for start in range(0, H, 256):
-        offsets, inside, columns = block_of(rows, start, M, H, 256, ALIGNED)
-        g = load_gradient(dy_ptr, weight_ptr, offsets, inside, columns, H, ALIGNED)
-        xhat = (load_rows(x_ptr, offsets, inside, ALIGNED) - mean) * rstd
-        dx = rstd * tl.fma(xhat, tl.broadcast_to(minus_slope, (ROWS, 256)), g - centre)
-        tl.store(pointers_at(dx_ptr, offsets, ALIGNED), dx.to(dx_ptr.dtype.element_ty), mask=inside)
+    if KEPT:
+        dx = gradients_of(gs, xhats, centre, minus_slope, rstd, ROWS, STEPS)
+        store_blocks(dx_ptr, dx, rows, 0, M, H, STEPS, FULL, ALIGNED)
+    else:
+        for start in range(0, H, 256 * STEPS):
+            g, xhat = load_terms(dy_ptr, x_ptr, weight_ptr, mean, rstd, rows, start, M, H, ROWS, STEPS, FULL, ALIGNED)
+            dx = gradients_of(g, xhat, centre, minus_slope, rstd, ROWS, STEPS)
+            store_blocks(dx_ptr, dx, rows, start, M, H, STEPS, FULL, ALIGNED)
 
 
 def forward(
     x_MH: Tensor, weight_H: Tensor | None, bias_H: Tensor | None, eps: float, *, launch: RowLaunch | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(y, mean, rstd)."""
-    launch = launch or forced_launch(RowLaunch) or ROW_LAUNCH
     (m, width), y = x_MH.shape, torch.empty_like(x_MH)
+    launch = launch or launch_for(width, m)
+    steps, kept = steps_of(launch, width)
     mean, rstd = (torch.empty(m, dtype=torch.float32, device=x_MH.device) for _ in range(2))
     with on_device(x_MH):
         run(
@@ -146,7 +151,9 @@ def forward(
             warps=launch.warps,
             stages=launch.stages,
             ROWS=launch.rows,
+            STEPS=steps,
             ALIGNED=aligned(x_MH, weight_H, bias_H, y),
+            KEPT=kept,
         )
     return y, mean, rstd
 
@@ -161,8 +168,9 @@ def backward_input(
     launch: RowLaunch | None = None,
 ) -> Tensor:
     """The gradient of x."""
-    launch = launch or forced_launch(RowLaunch) or ROW_LAUNCH
     (m, width), dx = dy_MH.shape, torch.empty_like(dy_MH)
+    launch = launch or launch_for(width, m)
+    steps, kept = steps_of(launch, width)
     with on_device(dy_MH):
         run(
             layernorm_backward_input,
@@ -171,7 +179,9 @@ def backward_input(
             warps=launch.warps,
             stages=launch.stages,
             ROWS=launch.rows,
+            STEPS=steps,
             ALIGNED=aligned(dy_MH, x_MH, weight_H, dx),
+            KEPT=kept,
         )
     return dx
 

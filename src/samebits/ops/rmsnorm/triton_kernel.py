@@ -5,8 +5,6 @@ decide speed alone: no sum is left to a reduction whose order the compiler would
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 import triton
 import triton.language as tl
@@ -15,23 +13,13 @@ from torch import Tensor
 from samebits.numerics.elementary.triton_generated import rsqrt
 from samebits.ops._triton.columns import add_rows
 from samebits.ops._triton.device import on_device
-from samebits.ops._triton.forced import forced_launch
 from samebits.ops._triton.launch import run
 from samebits.ops._triton.rows import RowLaunch, aligned, block_of, fold_by_halves, load_columns, load_rows, pointers_at
 from samebits.ops._triton.sizes import cdiv
+from samebits.ops.rmsnorm.triton_kept import LANES as LANES
+from samebits.ops.rmsnorm.triton_kept import block_at, launch_for, load_shared, only_inside, steps_of, store_blocks
 
 # M rows, H the normalised axis.
-
-# Decides bits: lane l adds the terms l, l + 256, l + 512, ... Part of the order.
-LANES: Final = 256
-
-
-# Speed only: the longest row a launch is for, and the launch; columns are those whose loads are under way together.
-ROW_LAUNCHES: Final = (
-    (256, RowLaunch(rows=4, columns=256, warps=4)),
-    (1024, RowLaunch(rows=1, columns=1024, warps=2)),
-    (2**31, RowLaunch(rows=1, columns=2048, warps=4)),
-)
 
 
 @triton.jit
@@ -62,26 +50,46 @@ def rmsnorm_forward(
     ROWS: tl.constexpr,
     STEPS: tl.constexpr,
     ALIGNED: tl.constexpr,
+    KEPT: tl.constexpr = False,
 ):
     """h = round(x + residual); rstd = rsqrt(sum(h*h) * (1/H) + eps); y = round((h * rstd) * weight)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     lanes = tl.zeros((ROWS, 256), dtype=tl.float32)
     # Nothing is stored before the sum is known, so that the loads of all steps are under way together.
-    for start in range(0, H, 256 * STEPS):
+    if KEPT:
+        kept = tl.tuple(())
         for step in tl.static_range(STEPS):
-            offsets, inside, _ = block_of(rows, start + step * 256, M, H, 256, ALIGNED)
-            h = hidden_at(x_ptr, residual_ptr, offsets, inside, ALIGNED).to(tl.float32)
+            offsets, inside, _ = block_at(rows, step * 256, M, H, step + 1 < STEPS, ALIGNED)
+            kept += (hidden_at(x_ptr, residual_ptr, offsets, inside, ALIGNED),)
+            h = kept[step].to(tl.float32)
             # Outside h is +0 and a lane of squares is never -0: the step changes nothing.
             lanes = tl.fma(h, h, lanes)
+    else:
+        for start in range(0, H, 256 * STEPS):
+            for step in tl.static_range(STEPS):
+                offsets, inside, _ = block_of(rows, start + step * 256, M, H, 256, ALIGNED)
+                h = hidden_at(x_ptr, residual_ptr, offsets, inside, ALIGNED).to(tl.float32)
+                lanes = tl.fma(h, h, lanes)
     rstd = rsqrt(fold_by_halves(lanes, ROWS) * reciprocal + eps)
-    tl.store(rstd_ptr + rows, rstd, mask=rows < M)
-    for start in range(0, H, 256 * STEPS):
-        offsets, inside, columns = block_of(rows, start, M, H, 256 * STEPS, ALIGNED)
-        h = hidden_at(x_ptr, residual_ptr, offsets, inside, ALIGNED)
+    if KEPT:
+        results = tl.tuple(())
+        for step in tl.static_range(STEPS):
+            _, inside, columns = block_at(rows, step * 256, M, H, step + 1 < STEPS, ALIGNED)
+            weight = load_shared(weight_ptr, columns, inside, ROWS, ALIGNED)
+            y = (kept[step].to(tl.float32) * rstd[:, None]) * weight
+            results += (y.to(y_ptr.dtype.element_ty),)
         if residual_ptr is not None:
-            tl.store(pointers_at(hidden_ptr, offsets, ALIGNED), h, mask=inside)
-        y = (h.to(tl.float32) * rstd[:, None]) * load_columns(weight_ptr, columns, H, ALIGNED)
-        tl.store(pointers_at(y_ptr, offsets, ALIGNED), y.to(y_ptr.dtype.element_ty), mask=inside)
+            store_blocks(hidden_ptr, kept, rows, 0, M, H, STEPS, STEPS - 1, ALIGNED)
+        store_blocks(y_ptr, results, rows, 0, M, H, STEPS, STEPS - 1, ALIGNED)
+    else:
+        for start in range(0, H, 256 * STEPS):
+            offsets, inside, columns = block_of(rows, start, M, H, 256 * STEPS, ALIGNED)
+            h = hidden_at(x_ptr, residual_ptr, offsets, inside, ALIGNED)
+            if residual_ptr is not None:
+                tl.store(pointers_at(hidden_ptr, offsets, ALIGNED), h, mask=inside)
+            y = (h.to(tl.float32) * rstd[:, None]) * load_columns(weight_ptr, columns, H, ALIGNED)
+            tl.store(pointers_at(y_ptr, offsets, ALIGNED), y.to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(rstd_ptr + rows, rstd, mask=rows < M)
 
 
 @triton.jit(
@@ -101,35 +109,53 @@ def rmsnorm_backward_input(
     ROWS: tl.constexpr,
     STEPS: tl.constexpr,
     ALIGNED: tl.constexpr,
+    KEPT: tl.constexpr,
 ):
     """g = dy * weight; xhat = h * rstd; c = sum(g * xhat) * (1/H); dx = round(rstd * fma(-xhat, c, g) + dhidden)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
     lanes = tl.zeros((ROWS, 256), dtype=tl.float32)
-    for start in range(0, H, 256 * STEPS):
+    if KEPT:
+        gradients, normalised = tl.tuple(()), tl.tuple(())
         for step in tl.static_range(STEPS):
-            offsets, inside, columns = block_of(rows, start + step * 256, M, H, 256, ALIGNED)
+            offsets, inside, columns = block_at(rows, step * 256, M, H, step + 1 < STEPS, ALIGNED)
             dy = load_rows(dy_ptr, offsets, inside, ALIGNED)
-            h = load_rows(hidden_ptr, offsets, inside, ALIGNED)
-            g = dy * load_columns(weight_ptr, columns, H, ALIGNED)
+            gradients += (dy * load_shared(weight_ptr, columns, inside, ROWS, ALIGNED),)
+            normalised += (load_rows(hidden_ptr, offsets, inside, ALIGNED) * rstd,)
             # A missing term is skipped, so that a lane of -0 stays one.
-            lanes = tl.where(inside, tl.fma(g, h * rstd, lanes), lanes)
+            added = tl.fma(gradients[step], normalised[step], lanes)
+            lanes = only_inside(added, lanes, inside, step + 1 < STEPS)
+    else:
+        for start in range(0, H, 256 * STEPS):
+            for step in tl.static_range(STEPS):
+                offsets, inside, columns = block_of(rows, start + step * 256, M, H, 256, ALIGNED)
+                g = load_rows(dy_ptr, offsets, inside, ALIGNED) * load_columns(weight_ptr, columns, H, ALIGNED)
+                xhat = load_rows(hidden_ptr, offsets, inside, ALIGNED) * rstd
+                lanes = only_inside(tl.fma(g, xhat, lanes), lanes, inside, False)
     # Times -1, for Triton's own minus is a subtraction from +0, which makes +0 of +0.
     minus_c = (fold_by_halves(lanes, ROWS) * reciprocal * -1.0)[:, None]
-    for start in range(0, H, 256 * STEPS):
-        offsets, inside, columns = block_of(rows, start, M, H, 256 * STEPS, ALIGNED)
-        dy = load_rows(dy_ptr, offsets, inside, ALIGNED)
-        h = load_rows(hidden_ptr, offsets, inside, ALIGNED)
-        g = dy * load_columns(weight_ptr, columns, H, ALIGNED)
-        dx = rstd * tl.fma(h * rstd, minus_c, g)
-        if dhidden_ptr is not None:
-            dx = dx + load_rows(dhidden_ptr, offsets, inside, ALIGNED)
-        tl.store(pointers_at(dx_ptr, offsets, ALIGNED), dx.to(dx_ptr.dtype.element_ty), mask=inside)
+    if KEPT:
+        results = tl.tuple(())
+        for step in tl.static_range(STEPS):
+            dx = rstd * tl.fma(normalised[step], tl.broadcast_to(minus_c, (ROWS, 256)), gradients[step])
+            if dhidden_ptr is not None:
+                offsets, inside, _ = block_at(rows, step * 256, M, H, step + 1 < STEPS, ALIGNED)
+                dx = dx + load_rows(dhidden_ptr, offsets, inside, ALIGNED)
+            results += (dx.to(dx_ptr.dtype.element_ty),)
+        store_blocks(dx_ptr, results, rows, 0, M, H, STEPS, STEPS - 1, ALIGNED)
+    else:
+        for start in range(0, H, 256 * STEPS):
+            offsets, inside, columns = block_of(rows, start, M, H, 256 * STEPS, ALIGNED)
+            g = load_rows(dy_ptr, offsets, inside, ALIGNED) * load_columns(weight_ptr, columns, H, ALIGNED)
+            dx = rstd * tl.fma(load_rows(hidden_ptr, offsets, inside, ALIGNED) * rstd, minus_c, g)
+            if dhidden_ptr is not None:
+                dx = dx + load_rows(dhidden_ptr, offsets, inside, ALIGNED)
+            tl.store(pointers_at(dx_ptr, offsets, ALIGNED), dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
-def chosen_launch(width: int) -> RowLaunch:
-    """The forced launch, or the one for rows of this length."""
-    return forced_launch(RowLaunch) or next(launch for longest, launch in ROW_LAUNCHES if width <= longest)
+def chosen_launch(width: int, rows: int = 1) -> RowLaunch:
+    """The forced launch, or the one for so many rows of this length, forward or backward."""
+    return launch_for(width, rows)
 
 
 def forward(
@@ -140,7 +166,8 @@ def forward(
     residual = None if residual_MH is None else residual_MH.contiguous()
     y, hidden = torch.empty_like(x), None if residual is None else torch.empty_like(x)
     rstd = torch.empty(m, dtype=torch.float32, device=x.device)
-    launch = launch or chosen_launch(width)
+    launch = launch or chosen_launch(width, m)
+    steps, kept = steps_of(launch, width)
     with on_device(x):
         run(
             rmsnorm_forward,
@@ -149,8 +176,9 @@ def forward(
             warps=launch.warps,
             stages=launch.stages,
             ROWS=launch.rows,
-            STEPS=max(1, launch.columns // LANES),
+            STEPS=steps,
             ALIGNED=aligned(x, residual, weight, y, hidden),
+            KEPT=kept,
         )
     return y, rstd, x if hidden is None else hidden
 
@@ -167,7 +195,8 @@ def backward_input(
     """The gradient of hidden, with what flows into hidden from elsewhere added before the rounding."""
     (m, width), dy, hidden, weight = dy_MH.shape, dy_MH.contiguous(), hidden_MH.contiguous(), weight_H.contiguous()
     dhidden, dx = None if dhidden_MH is None else dhidden_MH.contiguous(), torch.empty_like(dy)
-    launch = launch or chosen_launch(width)
+    launch = launch or chosen_launch(width, m)
+    steps, kept = steps_of(launch, width)
     with on_device(dy):
         run(
             rmsnorm_backward_input,
@@ -176,8 +205,9 @@ def backward_input(
             warps=launch.warps,
             stages=launch.stages,
             ROWS=launch.rows,
-            STEPS=max(1, launch.columns // LANES),
+            STEPS=steps,
             ALIGNED=aligned(dy, hidden, weight, dhidden, dx),
+            KEPT=kept,
         )
     return dx
 

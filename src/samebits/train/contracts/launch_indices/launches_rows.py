@@ -14,24 +14,35 @@ from samebits.ops.distill_loss.reference import STATISTICS
 from samebits.ops.embedding import triton_kernel as embedding
 from samebits.ops.layernorm import triton_kernel as layernorm
 from samebits.ops.rmsnorm import triton_kernel as rmsnorm
+from samebits.ops.rmsnorm.triton_kept import LANES
 from samebits.ops.rope import triton_kernel as rope
 from samebits.ops.sample import triton_kernel as sample
 from samebits.ops.softmax import triton_kernel as softmax
 from samebits.train.contracts.launch_indices.deciding import Launch
 from samebits.train.contracts.launch_indices.handed import aligned, maybe, within
 from samebits.train.contracts.launch_indices.machine import Machine
-from samebits.train.contracts.launch_indices.values import Anything, Buffer
+from samebits.train.contracts.launch_indices.values import Anything, Buffer, Number
 
 # Columns of a step: a counter of columns passes its end by less than 2^12.
 STEPS_BELOW: Final = 16
 
 
-def _rows(kernel: Any, of: Mapping[str, str], optional: str = "", steps: bool = True, **others: Any) -> Launch:
+def _kept(m: Machine, H: Number) -> dict[str, Any]:
+    """rmsnorm/triton_kept.py:steps_of: the blocks of a row that is kept, or of a step along one that is not."""
+    if not m.either():
+        return {"STEPS": m.numbers("STEPS", below=STEPS_BELOW)[0], "KEPT": False}
+    (STEPS,) = m.numbers("STEPS")
+    m.assume(LANES * (STEPS - 1) < H, H <= LANES * STEPS)
+    return {"STEPS": STEPS, "KEPT": True}
+
+
+def _rows(kernel: Any, of: Mapping[str, str], optional: str = "", kept: bool = False, **others: Any) -> Launch:
     """Programs over blocks of rows. `of` says of which size each buffer is: "MH", "M" or "H"."""
 
     def launch(m: Machine) -> None:
         M, H = m.sizes("M H")
-        ROWS, STEPS = (*m.numbers("ROWS"), *m.numbers("STEPS", below=STEPS_BELOW))
+        (ROWS,) = m.numbers("ROWS")
+        steps = _kept(m, H) if kept else {"STEPS": m.numbers("STEPS", below=STEPS_BELOW)[0]}
         length = {"MH": M.to(64) * H, "M": M, "H": H}
         buffers = {
             f"{name}_ptr": maybe(m, Buffer(name, length[size]))
@@ -40,9 +51,8 @@ def _rows(kernel: Any, of: Mapping[str, str], optional: str = "", steps: bool = 
             for name, size in of.items()
         }
         more = {name: Anything(m) if each is None else m.either() for name, each in others.items()}
-        numbers = {"ROWS": ROWS, "STEPS": STEPS} if steps else {"ROWS": ROWS}
         program = m.unknown(0, m.cdiv(M, ROWS))
-        m.call(kernel, program=program, **buffers, M=M, H=H, **more, **numbers, ALIGNED=aligned(m, H))
+        m.call(kernel, program=program, **buffers, M=M, H=H, **more, ROWS=ROWS, **steps, ALIGNED=aligned(m, H))
 
     return launch
 
@@ -50,7 +60,7 @@ def _rows(kernel: Any, of: Mapping[str, str], optional: str = "", steps: bool = 
 def _rmsnorm_forward(m: Machine) -> None:
     """There is a buffer for the sums x + residual where there is a residual."""
     M, H = m.sizes("M H")
-    ROWS, STEPS = (*m.numbers("ROWS"), *m.numbers("STEPS", below=STEPS_BELOW))
+    (ROWS,) = m.numbers("ROWS")
     MH, residual = M.to(64) * H, m.either()
     m.call(
         rmsnorm.rmsnorm_forward,
@@ -66,7 +76,7 @@ def _rmsnorm_forward(m: Machine) -> None:
         reciprocal=Anything(m),
         eps=Anything(m),
         ROWS=ROWS,
-        STEPS=STEPS,
+        **_kept(m, H),
         ALIGNED=aligned(m, H),
     )
 
@@ -237,13 +247,14 @@ KERNELS: Final[dict[str, Launch]] = {
         rmsnorm.rmsnorm_backward_input,
         {"dy": "MH", "hidden": "MH", "weight": "H", "rstd": "M", "dhidden": "MH", "dx": "MH"},
         "dhidden",
+        kept=True,
         reciprocal=None,
     ),
     "layernorm_forward": _rows(
         layernorm.layernorm_forward,
         {"x": "MH", "weight": "H", "bias": "H", "y": "MH", "mean": "M", "rstd": "M"},
         "weight bias",
-        steps=False,
+        kept=True,
         count=None,
         eps=None,
     ),
@@ -251,7 +262,7 @@ KERNELS: Final[dict[str, Launch]] = {
         layernorm.layernorm_backward_input,
         {"dy": "MH", "x": "MH", "weight": "H", "mean": "M", "rstd": "M", "dx": "MH"},
         "weight",
-        steps=False,
+        kept=True,
         count=None,
     ),
     "column_chains": _column_chains,
