@@ -23,6 +23,7 @@ from samebits.ops.attention import (
     triton_hopper_backward,
     triton_hopper_dk_dv,
     triton_hopper_dq,
+    triton_hopper_forward,
     triton_hopper_rescale,
     triton_kernel,
     triton_uncovered,
@@ -139,7 +140,7 @@ FAULTS: dict[str, tuple[ModuleType, str, str, str, set[str]]] = {
     "the next tile's queries over those in use": (
         triton_hopper_dq,
         "load",
-        "mbarrier.wait(q_free, turns & 1 ^ 1)",
+        "mbarrier.wait(q_free.index(group), turns & 1 ^ 1)",
         "pass",
         {"race", "arrivals"},
     ),
@@ -160,11 +161,24 @@ FAULTS: dict[str, tuple[ModuleType, str, str, str, set[str]]] = {
     "the next tile's keys over those in use": (
         triton_hopper_dk_dv,
         "load",
-        "mbarrier.wait(k_free, turns & 1 ^ 1)",
+        "mbarrier.wait(k_free.index(group), turns & 1 ^ 1)",
         "pass",
         {"race", "arrivals"},
     ),
-    "keys are never given back": (triton_hopper_dk_dv, "compute", "mbarrier.arrive(k_free)", "pass", {"deadlock"}),
+    "queries are given back before their last scores": (
+        triton_hopper_dq,
+        "walk",
+        "scores = product(q_shared, k_shared.index(stage), SCORES)\n    gained",
+        "mbarrier.arrive(q_free)\n    scores = product(q_shared, k_shared.index(stage), SCORES)\n    gained",
+        {"race", "arrivals", "deadlock"},
+    ),
+    "keys are never given back": (
+        triton_hopper_dk_dv,
+        "compute",
+        "mbarrier.arrive(k_free.index(group))",
+        "pass",
+        {"deadlock"},
+    ),
 }
 
 
@@ -178,6 +192,19 @@ def test_planted_faults_are_found(words: str) -> None:
         for seed in range(4):
             backward(given, TILES, rule, kept, seed=seed, edits=edits)
     assert found.value.kind in kinds, str(found.value)
+
+
+@pytest.mark.parametrize(
+    "module", [triton_hopper_forward, triton_hopper_dq, triton_hopper_dk_dv], ids=["forward", "dq", "dk and dv"]
+)
+def test_a_group_that_takes_anothers_rows_has_other_bits(module: ModuleType) -> None:
+    """Planted: the warp that loads and those that compute disagree about who has which part of a tile."""
+    given, rule = operands(TILES, 64, 1, 1, torch.bfloat16), rule_of(True, 0, 64)
+    edits = [Edit(module.load, "group_of(part, turns, CONSTANTS)", "group_of(part, turns + 1, CONSTANTS)")]
+    kept = forward(given, TILES, rule)
+    expected = (*kept, *backward(given, TILES, rule, kept))
+    found = (*forward(given, TILES, rule, edits=edits), *backward(given, TILES, rule, kept, edits=edits))
+    assert any(compare(ours, theirs) is not None for ours, theirs in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize(

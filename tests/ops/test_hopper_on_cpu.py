@@ -31,6 +31,7 @@ from samebits.ops.attention import (
     triton_hopper_forward,
     triton_hopper_rescale,
     triton_hopper_softmax,
+    triton_hopper_tiles,
     triton_kernel,
     triton_uncovered,
 )
@@ -103,7 +104,8 @@ def test_what_is_not_finite_is_done_again() -> None:
     assert expected[0].isnan().any() and expected[0].isfinite().any()
 
 
-LOAD, ATTEND, NEXT = triton_hopper_forward.load, triton_hopper_softmax.attend, triton_hopper_softmax.next_block
+LOAD, BLOCKS = triton_hopper_forward.load, triton_hopper_tiles.load_blocks
+ATTEND, NEXT = triton_hopper_softmax.attend, triton_hopper_softmax.next_block
 FAULTS = {
     "a stage is free before the product that reads it is done": (
         NEXT,
@@ -113,7 +115,7 @@ FAULTS = {
     ),
     # Where the copies before are still under way, it says too early what it expects.
     "a stage is loaded that nobody freed": (
-        LOAD,
+        BLOCKS,
         "mbarrier.wait(free.index(stage), loaded // CONSTANTS.STAGES & 1 ^ 1)",
         "pass",
         {"race", "arrivals"},
@@ -133,16 +135,22 @@ FAULTS = {
         {"accumulator"},
     ),
     "the bytes of one copy of two are expected": (
-        LOAD,
+        BLOCKS,
         "2 * k_described.block_type.nbytes",
         "k_described.block_type.nbytes",
         {"race"},
     ),
     "queries are loaded over those in use": (
         LOAD,
-        "mbarrier.wait(q_free, turns & 1 ^ 1)",
+        "mbarrier.wait(q_free.index(group), turns & 1 ^ 1)",
         "pass",
         {"race", "arrivals"},
+    ),
+    "queries are given back before their last scores": (
+        ATTEND,
+        "weights, lanes = weigh(scores, lanes, level, shrink, c)",
+        "weights, lanes = weigh(scores, lanes, level, shrink, c)\n    mbarrier.arrive(q_free)",
+        {"race", "arrivals", "deadlock"},
     ),
 }
 
@@ -171,15 +179,15 @@ def test_a_finding_says_who_and_where() -> None:
     function, old, new, _ = FAULTS["a stage is free before the product that reads it is done"]
     with pytest.raises(Finding) as race:
         forward(operands(ONE), ONE, rule(True, 0), 0, edits=[Edit(function, old, new)])
-    assert re.search(r"race: a copy to shared memory by partition 3 \(load\) of program \d in load at", str(race.value))
+    assert re.search(
+        r"race: a copy to shared memory by partition 3 \(load\) of program \d in load_blocks at", str(race.value)
+    )
     assert re.search(r"a product reads by partition \d \(compute\) .* in next_block at triton_hopper_", str(race.value))
     function, old, new, _ = FAULTS["a stage is never freed"]
     with pytest.raises(Finding) as deadlock:
         forward(operands(ONE), ONE, rule(True, 0), 0, edits=[Edit(function, old, new)])
     assert "(load) of program 0 waits for parity" in str(deadlock.value)
-    assert "triton_hopper_forward.py" in str(deadlock.value) and "mbarrier.wait(free.index(stage)" in str(
-        deadlock.value
-    )
+    assert "triton_hopper_tiles.py" in str(deadlock.value) and "mbarrier.wait(free.index(stage)" in str(deadlock.value)
 
 
 @gluon.jit

@@ -25,10 +25,13 @@ def where(condition: Any, left: Any, right: Any) -> Tensor:
     return Tensor(torch.where(chooses.data != 0, a, b), dtype, layout_of(chooses, left, right))
 
 
-def maximum(left: Any, right: Any) -> Tensor:
-    """As PTX has it: a number rather than a NaN, +0 rather than -0."""
+def maximum(left: Any, right: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Tensor:
+    """As PTX has it: a number rather than a NaN unless those are to be handed on, +0 rather than -0."""
     a, b, dtype = promoted(left, right)
-    larger = torch.where((a == 0) & (b == 0), a + b, torch.fmax(a, b)) if dtype.is_floating() else torch.maximum(a, b)
+    larger = torch.maximum(a, b)
+    if dtype.is_floating():
+        either = torch.fmax(a, b) if propagate_nan == tl.PropagateNan.NONE else larger
+        larger = torch.where((a == 0) & (b == 0), a + b, either)
     return Tensor(larger, dtype, layout_of(left, right))
 
 

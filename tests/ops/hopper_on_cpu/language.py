@@ -27,6 +27,7 @@ class Language:
 
     where, fma = staticmethod(functions.where), staticmethod(functions.fma)
     maximum, minimum = staticmethod(functions.maximum), staticmethod(functions.minimum)
+    PropagateNan = tl.PropagateNan
     broadcast_to, expand_dims = staticmethod(values.broadcast_to), staticmethod(values.expand_dims)
     to_tensor = staticmethod(tensor_of)
     exp2, exp, log = (staticmethod(partial(functions.function, name)) for name in ("exp2", "exp", "log"))

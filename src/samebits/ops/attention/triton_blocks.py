@@ -129,9 +129,15 @@ def load_rows(
 
 @triton.jit
 def store_rows(ptr, offsets, inside, values, HEAD: tl.constexpr, PADDED: tl.constexpr):
-    """Rows of HEAD elements to where they start, rounded to the format that is stored."""
+    """Rows of HEAD elements to where they start, rounded to the format that is stored.
+
+    What is stored to is made by the launch and begins where memory does: rows of a multiple of 8 elements are stored 16
+    bytes at a time, which must be said, else it is two."""
     columns = tl.arange(0, PADDED)
-    pointers = ptr + offsets[:, None] + columns[None, :]
+    if HEAD % 8 == 0:
+        pointers = tl.multiple_of(ptr + (offsets // 8 * 8)[:, None] + columns[None, :], (16, 16))
+    else:
+        pointers = ptr + offsets[:, None] + columns[None, :]
     if HEAD == PADDED:
         tl.store(pointers, values.to(ptr.dtype.element_ty), mask=inside[:, None])
     else:

@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from samebits.ops.attention.triton_decode_places import WIDE
-from samebits.ops.attention.triton_merge import logarithm_of
+from samebits.ops.attention.triton_merge import inverse_of, logarithm_of
 
 ROWS = gl.constexpr(64)
 """Rows of the output that a program looks through for those of no sequence."""
@@ -18,7 +18,7 @@ ROWS = gl.constexpr(64)
 def finished(sums, total):
     """As triton_merge.py has it, heads across: the output before it is rounded."""
     # A sum that underflowed to -0 becomes +0, whether or not zeros of unseen keys were added to it.
-    scaled = gl.fma(sums, gl.div_rn(1.0, total)[None, :], 0.0)
+    scaled = gl.fma(sums, inverse_of(total)[None, :], 0.0)
     return gl.where((total == 0.0)[None, :], 0.0, scaled)
 
 

@@ -27,12 +27,14 @@ from samebits.ops.attention.triton_uncovered import fill_uncovered
 HEADS = (64, 128)
 ROWS = 64
 """Of a group of warps, of a mark, and of a block."""
-STAGES = {64: 4, 128: 3}
+STAGES = {64: 5, 128: 4}
 """Blocks that are walked, on their way into shared memory, by the size of a head."""
-MANY_QUERIES = {64: 1024, 128: 2048}
-"""Of the longest sequence, from which on this kernel is faster than the one by Triton."""
+FEWEST_QUERIES, FEWEST_TILES = 192, 192
+"""Of the longest sequence, and of all: from these on this kernel is faster than the one by Triton."""
 CACHED = 2**24
 """Bytes of keys and values that programs work on at a time: a third of the second cache."""
+TILES_OF_A_SECTION = 4
+"""A multiprocessor, where what fits into the cache is too little for all of them."""
 _ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
 
 
@@ -43,16 +45,21 @@ class Tiles:
     lines: int
     of_line: int
     section: int
-    """Lines whose keys and values, or queries and gradients of the output, fit into the cache."""
+    """Lines whose tiles are done together, those with most keys first: as many as fit into the cache, if that keeps all
+    multiprocessors busy to the end."""
     marks: Tensor
     """One for every 64 rows, and behind them the number of the tile that comes next."""
 
     @classmethod
     def of(cls, x_THD: Tensor, lines: int, longest: int, groups: int, read: int) -> Tiles:
         """`groups` of 64 rows a tile; `read`: elements of 16 bits that a line reads."""
-        of_line = cdiv(longest, groups * ROWS)
+        of_line, programs = cdiv(longest, groups * ROWS), multiprocessors(x_THD.device)
+        section = max(1, CACHED // max(1, 2 * read))
+        # A tile with most keys that begins last would be waited for by all.
+        if 2 * section * of_line < 3 * programs:
+            section = cdiv(TILES_OF_A_SECTION * programs, of_line)
         marks = torch.zeros(lines * of_line * groups + 1, dtype=torch.int32, device=x_THD.device)
-        return cls(lines, of_line, min(lines, max(1, CACHED // max(1, 2 * read))), marks)
+        return cls(lines, of_line, min(lines, section), marks)
 
     @property
     def programs(self) -> int:
@@ -79,7 +86,9 @@ def takes(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -> 
 
 def pays(q: Tensor, sequences: Sequences) -> bool:
     """Whether there are so many queries that this kernel is faster than the one by Triton."""
-    return sequences.longest_query >= MANY_QUERIES.get(q.shape[2], 0)
+    longest = sequences.longest_query
+    tiles = sequences.count * q.shape[1] * cdiv(longest, GROUPS.value * ROWS)
+    return q.shape[2] in HEADS and longest >= FEWEST_QUERIES and tiles >= FEWEST_TILES
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, sequences: Sequences, rule: Rule) -> tuple[Tensor, Tensor]:

@@ -12,15 +12,27 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from samebits.ops.attention.triton_blocks import query_range
-from samebits.ops.attention.triton_hopper_tiles import BLOCK, ROWS, barriers_of, constants, publish, published
-from samebits.ops.attention.triton_hopper_walking import (
-    GROUPS,
-    any_not_finite,
-    product,
-    scaled,
-    store_wide,
-    wait_for_block,
+from samebits.ops.attention.triton_hopper_storing import any_not_finite, scaled, store_wide
+from samebits.ops.attention.triton_hopper_tiles import (
+    BLOCK,
+    OF_PART,
+    ROWS,
+    SLOTS,
+    TOLD,
+    barriers_of,
+    constants,
+    group_of,
+    lengths_of,
+    next_number,
+    numbers_shared,
+    part_of,
+    publish_end,
+    published,
+    tell,
+    walked_by,
+    walked_by_all,
 )
+from samebits.ops.attention.triton_hopper_walking import GROUPS, product, wait_for_block
 
 
 @gluon.jit
@@ -37,64 +49,99 @@ def queries_of(first, COUNT: gl.constexpr, q_length, k_length, window, CONSTANTS
 
 @gluon.jit
 def keys_at(number, tables, sizes, CONSTANTS: gl.constexpr):
-    """A tile of keys by its number: (line, sequence, key head, first key, lengths, range of blocks of queries).
+    """A tile of keys by its number, the last one for numbers behind it: (line, first key, first token of the sequence's
+    keys, lengths, the first token of its queries).
 
     Tiles that most queries see under a causal mask come first among those of `section` lines, which fit the cache."""
-    _, q_length_ptr, _, k_length_ptr = tables
-    lines, heads, tiles, section, window = sizes
-    key_heads = heads // CONSTANTS.GROUP
+    q_start_ptr, q_length_ptr, k_start_ptr, k_length_ptr = tables
+    lines, heads, tiles, section, _ = sizes
+    number = gl.minimum(number, lines * tiles - 1)
     before = number // (section * tiles) * section
     number = number % (section * tiles)
     wide = gl.minimum(section, lines - before)
     line = before + number % wide
     first = number // wide * (CONSTANTS.GROUPS * ROWS)
-    sequence, key_head = line // key_heads, line % key_heads
+    sequence = line // (heads // CONSTANTS.GROUP)
     q_length, k_length = gl.load(q_length_ptr + sequence).to(gl.int32), gl.load(k_length_ptr + sequence).to(gl.int32)
+    q_start, k_start = gl.load(q_start_ptr + sequence).to(gl.int32), gl.load(k_start_ptr + sequence).to(gl.int32)
+    return line, first, k_start, q_length, k_length, q_start
+
+
+@gluon.jit
+def publish_keys(tile, turn, window, numbers, number_ready, number_free, CONSTANTS: gl.constexpr):
+    """Tells the groups a tile of keys and the blocks of queries that each part of it walks, once for every head: the
+    range of all is given back."""
+    mbarrier.wait(number_free.index(turn % SLOTS), turn // SLOTS & 1 ^ 1)
+    _, first, _, q_length, k_length, _ = tile
     start, _, _, end = queries_of(first, CONSTANTS.GROUPS * ROWS, q_length, k_length, window, CONSTANTS)
-    return line, sequence, key_head, first, q_length, k_length, start, end
+    tell(tile, turn, 0, numbers, 5, CONSTANTS)
+    tell((start, end), turn, 5, numbers, 2, CONSTANTS)
+    for part in range(CONSTANTS.GROUPS):
+        walked = queries_of(first + part * ROWS, ROWS, q_length, k_length, window, CONSTANTS)
+        tell(walked, turn, TOLD + OF_PART * part, numbers, OF_PART, CONSTANTS)
+    mbarrier.arrive(number_ready.index(turn % SLOTS))
+    return start, end
+
+
+@gluon.jit
+def load_queries(first, last, place, loaded, memory, barriers, CONSTANTS: gl.constexpr):
+    """Begins copies of what a head's blocks first..last-1 of queries have, each once its stage is free."""
+    q_row, head, line, heads = place
+    q_described, do_described, rows_described, q_shared, do_shared, lse_shared, delta_shared = memory
+    ready, free = barriers
+    for block in range(first, last):
+        stage = loaded % CONSTANTS.STAGES
+        here = ready.index(stage)
+        at = [q_row + block * BLOCK, head * CONSTANTS.HEAD]
+        mbarrier.wait(free.index(stage), loaded // CONSTANTS.STAGES & 1 ^ 1)
+        mbarrier.expect(here, 2 * q_described.block_type.nbytes + 2 * rows_described.block_type.nbytes)
+        tma.async_copy_global_to_shared(q_described, at, here, q_shared.index(stage))
+        tma.async_copy_global_to_shared(do_described, at, here, do_shared.index(stage))
+        tma.async_copy_global_to_shared(rows_described, [line, block * BLOCK], here, lse_shared.index(stage))
+        tma.async_copy_global_to_shared(rows_described, [line + heads, block * BLOCK], here, delta_shared.index(stage))
+        loaded += 1
+    return loaded
 
 
 @gluon.jit
 def load(described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS: gl.constexpr):
-    """The warp that loads: keys and values of a tile, then for every head of the group block after block of queries."""
-    q_start_ptr, _, k_start_ptr, _ = tables
+    """The warp that loads: for every head of a tile's group block after block of queries, and each group of warps' keys
+    and values behind the first block, for their memory is given back only when its last block is done."""
     q_described, do_described, k_described, v_described, rows_described = described
     q_shared, do_shared, k_shared, v_shared, lse_shared, delta_shared, numbers = shared
     k_ready, k_free, ready, free, number_ready, number_free = barriers
-    lines, heads, tiles, _, _ = sizes
+    lines, heads, tiles, _, window = sizes
+    memory, waiting = (
+        (q_described, do_described, rows_described, q_shared, do_shared, lse_shared, delta_shared),
+        (ready, free),
+    )
     loaded, turns = 0, 0
     number = gl.program_id(0)
+    tile = keys_at(number, tables, sizes, CONSTANTS)
     while number < lines * tiles:
-        following = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
-        publish(number, turns, numbers, number_ready, number_free)
-        _, sequence, key_head, first, _, _, start, end = keys_at(number, tables, sizes, CONSTANTS)
-        q_row = gl.load(q_start_ptr + sequence).to(gl.int32)
-        k_row = (gl.load(k_start_ptr + sequence) + first).to(gl.int32)
-        mbarrier.wait(k_free, turns & 1 ^ 1)
-        mbarrier.expect(k_ready, 2 * GROUPS * k_described.block_type.nbytes)
-        for group in gl.static_range(GROUPS):
-            at = [k_row + group * ROWS, key_head * CONSTANTS.HEAD]
-            tma.async_copy_global_to_shared(k_described, at, k_ready, k_shared.index(group))
-            tma.async_copy_global_to_shared(v_described, at, k_ready, v_shared.index(group))
-        for member in range(CONSTANTS.GROUP):
-            head = key_head * CONSTANTS.GROUP + member
-            line = sequence * 2 * heads + head
-            for block in range(start, end):
-                stage = loaded % CONSTANTS.STAGES
-                here = ready.index(stage)
-                at = [q_row + block * BLOCK, head * CONSTANTS.HEAD]
-                mbarrier.wait(free.index(stage), loaded // CONSTANTS.STAGES & 1 ^ 1)
-                mbarrier.expect(here, 2 * q_described.block_type.nbytes + 2 * rows_described.block_type.nbytes)
-                tma.async_copy_global_to_shared(q_described, at, here, q_shared.index(stage))
-                tma.async_copy_global_to_shared(do_described, at, here, do_shared.index(stage))
-                tma.async_copy_global_to_shared(rows_described, [line, block * BLOCK], here, lse_shared.index(stage))
-                tma.async_copy_global_to_shared(
-                    rows_described, [line + heads, block * BLOCK], here, delta_shared.index(stage)
-                )
-                loaded += 1
+        following = next_number(counter_ptr)
+        start, end = publish_keys(tile, turns, window, numbers, number_ready, number_free, CONSTANTS)
+        line, first, k_start, _, _, q_row = tile
+        sequence, key_head = line // (heads // CONSTANTS.GROUP), line % (heads // CONSTANTS.GROUP)
+        head = key_head * CONSTANTS.GROUP
+        place = (q_row, head, sequence * 2 * heads + head, heads)
+        loaded = load_queries(start, gl.minimum(start + 1, end), place, loaded, memory, waiting, CONSTANTS)
+        for part in gl.static_range(GROUPS):
+            group = group_of(part, turns, CONSTANTS)
+            at, here = [k_start + first + part * ROWS, key_head * CONSTANTS.HEAD], k_ready.index(group)
+            mbarrier.wait(k_free.index(group), turns & 1 ^ 1)
+            mbarrier.expect(here, 2 * k_described.block_type.nbytes)
+            tma.async_copy_global_to_shared(k_described, at, here, k_shared.index(group))
+            tma.async_copy_global_to_shared(v_described, at, here, v_shared.index(group))
+        # Here, so that what it waits for comes while blocks are waited for.
+        tile = keys_at(following, tables, sizes, CONSTANTS)
+        loaded = load_queries(start + 1, end, place, loaded, memory, waiting, CONSTANTS)
+        for member in range(1, CONSTANTS.GROUP):
+            place = (q_row, head + member, sequence * 2 * heads + head + member, heads)
+            loaded = load_queries(start, end, place, loaded, memory, waiting, CONSTANTS)
         number = following
         turns += 1
-    publish(number, turns, numbers, number_ready, number_free)
+    publish_end(lines, turns, numbers, number_ready, number_free, CONSTANTS)
 
 
 @gluon.jit
@@ -107,9 +154,10 @@ def pass_by(count, loaded, ready, free, CONSTANTS: gl.constexpr):
 
 
 @gluon.jit
-def seeing(keys, block, view, LAYOUT: gl.constexpr, CONSTANTS: gl.constexpr):
-    """Whether a key (down) is seen by a query of a block (across)."""
+def seeing(first, block, view, LAYOUT: gl.constexpr, CONSTANTS: gl.constexpr):
+    """Whether a key from `first` on (down) is seen by a query of a block (across)."""
     q_length, k_length, window, _, _ = view
+    keys = first + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
     queries = block * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(0, LAYOUT))
     positions = k_length - q_length + queries
     inside = (keys < k_length)[:, None] & (queries < q_length)[None, :]
@@ -123,7 +171,7 @@ def seeing(keys, block, view, LAYOUT: gl.constexpr, CONSTANTS: gl.constexpr):
 
 
 @gluon.jit
-def add_block(dk, dv, keys, block, loaded, own, shared, barriers, view, c, CONSTANTS: gl.constexpr):
+def add_block(dk, dv, first, block, loaded, own, shared, barriers, view, c, CONSTANTS: gl.constexpr):
     """A block of queries into the sums of one group's keys."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     LEFT: gl.constexpr = gl.DotOperandLayout(0, dk.type.layout, 2)
@@ -138,7 +186,7 @@ def add_block(dk, dv, keys, block, loaded, own, shared, barriers, view, c, CONST
     scores = warpgroup_mma_wait(1, deps=[scores])
     weights = gl.exp2(gl.fma(scores, c, minus_lse))
     if (block < full_start) | (block >= full_end):
-        weights = gl.where(seeing(keys, block, view, SCORES, CONSTANTS), weights, 0.0)
+        weights = gl.where(seeing(first, block, view, SCORES, CONSTANTS), weights, 0.0)
     rounded = gl.convert_layout(weights.to(q_shared.dtype), LEFT, assert_trivial=True)
     dv = warpgroup_mma(rounded, do_shared.index(stage), dv, is_async=True)
     delta = delta_shared.index(stage).load(SCORES)
@@ -153,38 +201,37 @@ def add_block(dk, dv, keys, block, loaded, own, shared, barriers, view, c, CONST
 
 
 @gluon.jit
-def compute(group, shared, barriers, tables, results, sizes, factors, CONSTANTS: gl.constexpr):
+def compute(group, shared, barriers, results, sizes, factors, CONSTANTS: gl.constexpr):
     """A group of warps that computes: its half of every tile of the program."""
-    _, _, k_start_ptr, _ = tables
     q_shared, do_shared, k_shared, v_shared, lse_shared, delta_shared, numbers = shared
     k_ready, k_free, ready, free, number_ready, number_free = barriers
     dk_ptr, dv_ptr, marks_ptr = results
     lines, heads, tiles, _, window = sizes
     c, scale = factors
     HEAD: gl.constexpr = CONSTANTS.HEAD
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD, 16])
     key_heads = heads // CONSTANTS.GROUP
     loaded, turns = 0, 0
-    number = published(turns, numbers, number_ready, number_free)
-    while number < lines * tiles:
-        line, sequence, key_head, tile, q_length, k_length, start, end = keys_at(number, tables, sizes, CONSTANTS)
-        first = tile + group * ROWS
-        own_start, full_start, full_end, own_end = queries_of(first, ROWS, q_length, k_length, window, CONSTANTS)
+    line = published(turns, numbers, number_ready, CONSTANTS)
+    while line < lines:
+        part = part_of(group, turns, CONSTANTS)
+        start, end = walked_by_all(turns, numbers, CONSTANTS)
+        own_start, full_start, full_end, own_end = walked_by(part, turns, numbers, CONSTANTS)
         # Where a group has no keys, its blocks are those of the other group.
         own_start, own_end = gl.where(own_end > own_start, own_start, end), gl.where(own_end > own_start, own_end, end)
-        keys = first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+        tile, _, q_length, k_length = lengths_of(turns, numbers, CONSTANTS)
+        first = tile + part * ROWS
         view = (q_length, k_length, window, full_start, full_end)
         dk, dv = gl.zeros((ROWS, HEAD), gl.float32, SUMS), gl.zeros((ROWS, HEAD), gl.float32, SUMS)
         own = (k_shared.index(group), v_shared.index(group))
-        mbarrier.wait(k_ready, turns & 1)
+        mbarrier.wait(k_ready.index(group), turns & 1)
         for _member in range(CONSTANTS.GROUP):
             loaded = pass_by(own_start - start, loaded, ready, free, CONSTANTS)
             for block in range(own_start, own_end):
                 dk, dv = add_block(
                     dk,
                     dv,
-                    keys,
+                    first,
                     block,
                     loaded,
                     own,
@@ -196,15 +243,18 @@ def compute(group, shared, barriers, tables, results, sizes, factors, CONSTANTS:
                 )
                 loaded += 1
             loaded = pass_by(end - own_end, loaded, ready, free, CONSTANTS)
-        mbarrier.arrive(k_free)
+        mbarrier.arrive(k_free.index(group))
+        tile, k_start, _, k_length = lengths_of(turns, numbers, CONSTANTS)
+        first = tile + part * ROWS
         inside = first + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS)) < k_length
-        row = (gl.load(k_start_ptr + sequence).to(gl.int64) + first) * key_heads + key_head
+        row = (k_start.to(gl.int64) + first) * key_heads + line % key_heads
         store_wide(dk_ptr, row, key_heads, first, k_length, scaled(dk, scale), HEAD)
         store_wide(dv_ptr, row, key_heads, first, k_length, dv + 0.0, HEAD)
         if any_not_finite(dk, inside) | any_not_finite(dv, inside):
             gl.store(marks_ptr + line * (tiles * GROUPS) + first // ROWS, 1)
+        mbarrier.arrive(number_free.index(turns % SLOTS))
         turns += 1
-        number = published(turns, numbers, number_ready, number_free)
+        line = published(turns, numbers, number_ready, CONSTANTS)
 
 
 @gluon.jit(
@@ -258,10 +308,10 @@ def attention_dk_dv_hopper(
     do_shared = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, HEAD], LAYOUT)
     lse_shared = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK], LINE)
     delta_shared = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK], LINE)
-    numbers = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    k_ready, k_free = barriers_of(1, 1).index(0), barriers_of(1, GROUPS).index(0)
+    numbers = numbers_shared(CONSTANTS)
+    k_ready, k_free = barriers_of(GROUPS, 1), barriers_of(GROUPS, 1)
     ready, free = barriers_of(STAGES, 1), barriers_of(STAGES, GROUPS)
-    number_ready, number_free = barriers_of(2, 1), barriers_of(2, GROUPS)
+    number_ready, number_free = barriers_of(SLOTS, 1), barriers_of(SLOTS, GROUPS)
     shared = (q_shared, do_shared, k_shared, v_shared, lse_shared, delta_shared, numbers)
     barriers = (k_ready, k_free, ready, free, number_ready, number_free)
     described = (q_described, do_described, k_described, v_described, rows_described)
@@ -269,8 +319,8 @@ def attention_dk_dv_hopper(
     sizes, factors = (lines, heads, tiles, section, window), (c, scale)
     gl.warp_specialize(
         [
-            (compute, (0, shared, barriers, tables, results, sizes, factors, CONSTANTS)),
-            (compute, (1, shared, barriers, tables, results, sizes, factors, CONSTANTS)),
+            (compute, (0, shared, barriers, results, sizes, factors, CONSTANTS)),
+            (compute, (1, shared, barriers, results, sizes, factors, CONSTANTS)),
             (load, (described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS)),
         ],
         [4, 1],

@@ -11,61 +11,63 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from samebits.ops.attention.triton_blocks import seen
+from samebits.ops.attention.triton_hopper_storing import any_not_finite, scaled, store_wide
 from samebits.ops.attention.triton_hopper_tiles import (
     BLOCK,
     ROWS,
+    SLOTS,
     barriers_of,
-    blocks_of,
     constants,
+    group_of,
+    lengths_of,
+    load_blocks,
+    next_number,
+    numbers_shared,
+    part_of,
     pass_by,
-    publish,
+    publish_end,
+    publish_queries,
     published,
     tile_at,
+    walked_by,
+    walked_by_all,
 )
-from samebits.ops.attention.triton_hopper_walking import (
-    GROUPS,
-    any_not_finite,
-    product,
-    scaled,
-    store_wide,
-    wait_for_block,
-)
+from samebits.ops.attention.triton_hopper_walking import GROUPS, product, wait_for_block
 
 
 @gluon.jit
 def load(described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS: gl.constexpr):
-    """The warp that loads: a tile's queries and gradients of the output, then block after block of keys and values."""
-    q_start_ptr, _, k_start_ptr, _ = tables
+    """The warp that loads: a tile's keys and values, block after block, and each group's queries and gradients of the
+    output behind the first block, for a group gives their memory back only when it has its last scores. The group with
+    the first part has fewer blocks to do, and is first."""
     q_described, do_described, k_described, v_described = described
     q_shared, do_shared, k_shared, v_shared, numbers = shared
     q_ready, q_free, ready, free, number_ready, number_free = barriers
-    lines, _, tiles, _, _ = sizes
+    lines, heads, tiles, _, window = sizes
     loaded, turns = 0, 0
     number = gl.program_id(0)
+    tile = tile_at(number, tables, sizes, CONSTANTS)
     while number < lines * tiles:
-        following = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
-        publish(number, turns, numbers, number_ready, number_free)
-        _, sequence, head, first, _, _, start, end = tile_at(number, tables, sizes, CONSTANTS)
-        q_row = (gl.load(q_start_ptr + sequence) + first).to(gl.int32)
-        k_row = gl.load(k_start_ptr + sequence).to(gl.int32)
-        mbarrier.wait(q_free, turns & 1 ^ 1)
-        mbarrier.expect(q_ready, 2 * GROUPS * q_described.block_type.nbytes)
-        for group in gl.static_range(GROUPS):
-            at = [q_row + group * ROWS, head * CONSTANTS.HEAD]
-            tma.async_copy_global_to_shared(q_described, at, q_ready, q_shared.index(group))
-            tma.async_copy_global_to_shared(do_described, at, q_ready, do_shared.index(group))
+        following = next_number(counter_ptr)
+        start, end = publish_queries(tile, turns, window, numbers, number_ready, number_free, CONSTANTS)
+        line, first, q_start, _, _, k_row = tile
+        head = line % heads
+        memory, waiting = (k_described, v_described, k_shared, v_shared), (ready, free)
         column = head // CONSTANTS.GROUP * CONSTANTS.HEAD
-        for block in range(start, end):
-            stage = loaded % CONSTANTS.STAGES
-            at = [k_row + block * BLOCK, column]
-            mbarrier.wait(free.index(stage), loaded // CONSTANTS.STAGES & 1 ^ 1)
-            mbarrier.expect(ready.index(stage), 2 * k_described.block_type.nbytes)
-            tma.async_copy_global_to_shared(k_described, at, ready.index(stage), k_shared.index(stage))
-            tma.async_copy_global_to_shared(v_described, at, ready.index(stage), v_shared.index(stage))
-            loaded += 1
+        loaded = load_blocks(start, gl.minimum(start + 1, end), k_row, column, loaded, memory, waiting, CONSTANTS)
+        for part in gl.static_range(GROUPS):
+            group = group_of(part, turns, CONSTANTS)
+            at, here = [q_start + first + part * ROWS, head * CONSTANTS.HEAD], q_ready.index(group)
+            mbarrier.wait(q_free.index(group), turns & 1 ^ 1)
+            mbarrier.expect(here, 2 * q_described.block_type.nbytes)
+            tma.async_copy_global_to_shared(q_described, at, here, q_shared.index(group))
+            tma.async_copy_global_to_shared(do_described, at, here, do_shared.index(group))
+        # Here, so that what it waits for comes while blocks are waited for.
+        tile = tile_at(following, tables, sizes, CONSTANTS)
+        loaded = load_blocks(start + 1, end, k_row, column, loaded, memory, waiting, CONSTANTS)
         number = following
         turns += 1
-    publish(number, turns, numbers, number_ready, number_free)
+    publish_end(lines, turns, numbers, number_ready, number_free, CONSTANTS)
 
 
 @gluon.jit
@@ -85,14 +87,16 @@ def gradients_of(scores, gained, block, statistics, view, c, CONSTANTS: gl.const
 
 
 @gluon.jit
-def walk(start, end, loaded, q_shared, do_shared, shared, barriers, statistics, view, c, CONSTANTS: gl.constexpr):
-    """One group's queries against blocks start..end-1, of which there are some: the sums of dQ.
+def walk(start, end, loaded, queries, shared, barriers, statistics, view, c, CONSTANTS: gl.constexpr):
+    """One group's queries against blocks start..end-1, of which there are some: the sums of dQ. The memory of the
+    queries is given back as soon as the last scores are there.
 
     A block's scores and what its values gain are computed beside the product of the block before it."""
     HEAD: gl.constexpr = CONSTANTS.HEAD
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD, 16])
     LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
+    q_shared, do_shared, q_free = queries
     k_shared, v_shared = shared
     ready, free = barriers
     sums = gl.zeros((ROWS, HEAD), gl.float32, SUMS)
@@ -115,6 +119,7 @@ def walk(start, end, loaded, q_shared, do_shared, shared, barriers, statistics, 
         mbarrier.arrive(free.index(before))
         rounded = gl.convert_layout(gradients.to(k_shared.dtype), LEFT, assert_trivial=True)
         loaded += 1
+    mbarrier.arrive(q_free)
     last = (loaded - 1) % CONSTANTS.STAGES
     sums = warpgroup_mma_wait(0, deps=[warpgroup_mma(rounded, k_shared.index(last), sums, is_async=True)])
     mbarrier.arrive(free.index(last))
@@ -122,9 +127,8 @@ def walk(start, end, loaded, q_shared, do_shared, shared, barriers, statistics, 
 
 
 @gluon.jit
-def compute(group, shared, barriers, tables, results, sizes, factors, CONSTANTS: gl.constexpr):
+def compute(group, shared, barriers, results, sizes, factors, CONSTANTS: gl.constexpr):
     """A group of warps that computes: its half of every tile of the program."""
-    q_start_ptr, _, _, _ = tables
     q_shared, do_shared, k_shared, v_shared, numbers = shared
     q_ready, q_free, ready, free, number_ready, number_free = barriers
     statistics_ptr, pitch, dq_ptr, marks_ptr = results
@@ -134,25 +138,26 @@ def compute(group, shared, barriers, tables, results, sizes, factors, CONSTANTS:
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD, 16])
     loaded, turns = 0, 0
-    number = published(turns, numbers, number_ready, number_free)
-    while number < lines * tiles:
-        line, sequence, head, tile, q_length, k_length, start, end = tile_at(number, tables, sizes, CONSTANTS)
-        first = tile + group * ROWS
-        own_start, full_start, full_end, own_end = blocks_of(first, ROWS, q_length, k_length, window, CONSTANTS)
-        rows = first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
-        places = statistics_ptr + (sequence * 2 * heads + head).to(gl.int64) * pitch + rows
-        minus_lse = gl.load(places, mask=rows < q_length, other=0.0)
-        delta = gl.load(places + heads * pitch, mask=rows < q_length, other=0.0)
+    line = published(turns, numbers, number_ready, CONSTANTS)
+    while line < lines:
+        part = part_of(group, turns, CONSTANTS)
+        start, end = walked_by_all(turns, numbers, CONSTANTS)
+        own_start, full_start, full_end, own_end = walked_by(part, turns, numbers, CONSTANTS)
+        tile, _, q_length, k_length = lengths_of(turns, numbers, CONSTANTS)
+        rows = tile + part * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+        places = statistics_ptr + (line // heads * 2 * heads + line % heads).to(gl.int64) * pitch + rows
+        known = (rows >= 0) & (rows < q_length)
+        minus_lse = gl.load(places, mask=known, other=0.0)
+        delta = gl.load(places + heads * pitch, mask=known, other=0.0)
         sums = gl.zeros((ROWS, HEAD), gl.float32, SUMS)
-        mbarrier.wait(q_ready, turns & 1)
+        mbarrier.wait(q_ready.index(group), turns & 1)
         loaded = pass_by(start, gl.where(own_end > own_start, own_start, end), loaded, ready, free, CONSTANTS)
         if own_end > own_start:
             sums = walk(
                 own_start,
                 own_end,
                 loaded,
-                q_shared.index(group),
-                do_shared.index(group),
+                (q_shared.index(group), do_shared.index(group), q_free.index(group)),
                 (k_shared, v_shared),
                 (ready, free),
                 (minus_lse, delta),
@@ -160,17 +165,20 @@ def compute(group, shared, barriers, tables, results, sizes, factors, CONSTANTS:
                 c,
                 CONSTANTS,
             )
-            mbarrier.arrive(q_free)
             loaded = pass_by(own_end, end, loaded + own_end - own_start, ready, free, CONSTANTS)
         else:
-            mbarrier.arrive(q_free)
-        inside = first + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS)) < q_length
-        row = (gl.load(q_start_ptr + sequence).to(gl.int64) + first) * heads + head
-        store_wide(dq_ptr, row, heads, first, q_length, scaled(sums, scale), HEAD)
-        if any_not_finite(sums, inside):
-            gl.store(marks_ptr + line * (tiles * GROUPS) + first // ROWS, 1)
+            mbarrier.arrive(q_free.index(group))
+        tile, q_start, q_length, _ = lengths_of(turns, numbers, CONSTANTS)
+        first = tile + part * ROWS
+        if first >= 0:
+            inside = first + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS)) < q_length
+            row = (q_start.to(gl.int64) + first) * heads + line % heads
+            store_wide(dq_ptr, row, heads, first, q_length, scaled(sums, scale), HEAD)
+            if any_not_finite(sums, inside):
+                gl.store(marks_ptr + line * (tiles * GROUPS) + first // ROWS, 1)
+        mbarrier.arrive(number_free.index(turns % SLOTS))
         turns += 1
-        number = published(turns, numbers, number_ready, number_free)
+        line = published(turns, numbers, number_ready, CONSTANTS)
 
 
 @gluon.jit(
@@ -221,10 +229,10 @@ def attention_dq_hopper(
     do_shared = gl.allocate_shared_memory(dtype, [GROUPS, ROWS, HEAD], LAYOUT)
     k_shared = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, HEAD], LAYOUT)
     v_shared = gl.allocate_shared_memory(dtype, [STAGES, BLOCK, HEAD], LAYOUT)
-    numbers = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    q_ready, q_free = barriers_of(1, 1).index(0), barriers_of(1, GROUPS).index(0)
+    numbers = numbers_shared(CONSTANTS)
+    q_ready, q_free = barriers_of(GROUPS, 1), barriers_of(GROUPS, 1)
     ready, free = barriers_of(STAGES, 1), barriers_of(STAGES, GROUPS)
-    number_ready, number_free = barriers_of(2, 1), barriers_of(2, GROUPS)
+    number_ready, number_free = barriers_of(SLOTS, 1), barriers_of(SLOTS, GROUPS)
     shared = (q_shared, do_shared, k_shared, v_shared, numbers)
     barriers = (q_ready, q_free, ready, free, number_ready, number_free)
     described = (q_described, do_described, k_described, v_described)
@@ -235,8 +243,8 @@ def attention_dq_hopper(
     sizes, factors = (lines, heads, tiles, section, window), (c, scale)
     gl.warp_specialize(
         [
-            (compute, (0, shared, barriers, tables, results, sizes, factors, CONSTANTS)),
-            (compute, (1, shared, barriers, tables, results, sizes, factors, CONSTANTS)),
+            (compute, (0, shared, barriers, results, sizes, factors, CONSTANTS)),
+            (compute, (1, shared, barriers, results, sizes, factors, CONSTANTS)),
             (load, (described, shared, barriers, tables, sizes, counter_ptr, CONSTANTS)),
         ],
         [4, 1],

@@ -115,15 +115,16 @@ def next_block(
 
 
 @gluon.jit
-def attend(start, end, loaded, q_shared, shared, barriers, view, c, CONSTANTS: gl.constexpr):
+def attend(start, end, loaded, queries, shared, barriers, view, c, CONSTANTS: gl.constexpr):
     """One group's queries of a tile against blocks start..end-1, of which there are some: (sums of values, of weights,
-    maxima)."""
+    maxima). The memory of the queries is given back as soon as the last scores are there."""
     HEAD: gl.constexpr = CONSTANTS.HEAD
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     SUM_ROW: gl.constexpr = gl.SliceLayout(1, SUMS)
+    q_shared, q_free = queries
     k_shared, v_shared = shared
     ready, free = barriers
     sums = gl.zeros((ROWS, HEAD), gl.float32, SUMS)
@@ -175,6 +176,7 @@ def attend(start, end, loaded, q_shared, shared, barriers, view, c, CONSTANTS: g
         for block in range(start + 1, end):
             state = next_block(block, loaded, state, q_shared, shared, barriers, view, c, True, CONSTANTS)
             loaded += 1
+    mbarrier.arrive(q_free)
     sums, weights, lanes, maximum = state
     last = (loaded - 1) % CONSTANTS.STAGES
     sums = warpgroup_mma_wait(0, deps=[warpgroup_mma(weights, v_shared.index(last), sums, is_async=True)])

@@ -1,4 +1,4 @@
-"""Tiles of the backward pass that were marked as not finite, done again with care by Triton: eight marks a program.
+"""Tiles of the backward pass that were marked as not finite, done again with care by Triton.
 
 What is not finite may have come from a pair that a mask separates (0 * NaN). The walks are those of the kernels in
 this folder, so the bits are theirs. Knows no launch."""
@@ -15,7 +15,7 @@ MARKED = tl.constexpr(64)
 """Rows of a mark."""
 PART = tl.constexpr(16)
 """Rows that are done at a time, and of the blocks that they walk: care takes registers."""
-MARKS = tl.constexpr(8)
+MARKS = tl.constexpr(32)
 """Of a program."""
 
 

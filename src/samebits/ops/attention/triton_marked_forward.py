@@ -1,7 +1,7 @@
 """Tiles of attention's forward pass that were marked as not finite, done again with care by Triton.
 
 What is not finite may have come from a key that a row does not see (0 * NaN). The walk is that of `attention_forward`
-in triton_forward.py, so the bits are its. Eight marks a program. Knows no launch."""
+in triton_forward.py, so the bits are its. Some marks a program. Knows no launch."""
 
 from __future__ import annotations
 

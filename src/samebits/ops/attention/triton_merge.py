@@ -45,12 +45,17 @@ def logarithm_of(total, maximum, c):
 
 
 @triton.jit
+def inverse_of(total):
+    """What sums of values are multiplied by; 0 where no key was seen."""
+    return tl.where(total == 0.0, 0.0, tl.div_rn(1.0, total))
+
+
+@triton.jit
 def finished(accumulator, total, maximum, c):
     """(output before it is rounded, logarithm of the sum of weights)."""
     # A sum that underflowed to -0 becomes +0, whether or not zeros of unseen keys were added to it.
-    scaled = tl.fma(accumulator, tl.div_rn(1.0, total)[:, None], 0.0)
-    result = tl.where((total == 0.0)[:, None], 0.0, scaled)
-    return result, logarithm_of(total, maximum, c)
+    scaled = tl.fma(accumulator, inverse_of(total)[:, None], 0.0)
+    return tl.where((total == 0.0)[:, None], 0.0, scaled), logarithm_of(total, maximum, c)
 
 
 @triton.jit(

@@ -39,6 +39,7 @@ _COLUMNS: Final = (
     "its warps hand each other blocks through shared memory, and descriptors load them; what goes by pointers is the"
     " accumulator, each of whose columns has one program, as index_proofs.py of the norms has it"
 )
+_BLOCKS: Final = "its warps hand each other blocks through shared memory, and descriptors load them"
 _STEP: Final = "it lies in a layer beside this one; decode_step_gpu compares its bits on a GPU"
 UNDECIDED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -54,10 +55,8 @@ UNDECIDED: Final[Mapping[str, str]] = MappingProxyType(
         "attention_dq_hopper": _WARPS,
         "attention_dk_dv_hopper": _WARPS,
         "specialised_column_chains": _COLUMNS,
-        **dict.fromkeys(
-            ("attention_of_one_query", "merge_waiting", "product_of_few_rows", "rmsnorm_waiting", "rotate_and_keep"),
-            _STEP,
-        ),
+        "attention_of_one_query": _BLOCKS,
+        **dict.fromkeys(("merge_waiting", "product_of_few_rows", "rmsnorm_waiting", "rotate_and_keep"), _STEP),
         "function_elements": "it tries elementary functions, and lies in a layer above this one",
         "twice_plus_one": "the tracer of kernels tries itself with it, and launches it nowhere else",
         "philox_blocks": "it tries elementary functions, and lies in a layer above this one",
