@@ -26,7 +26,7 @@ WEIGHTS, LINE = ["UTMALDG.2D"] * 4, "CCTL.E.PF2"
 ATTENTION = ["LDG.E", *WEIGHTS * 2, "LDG.E"]
 BEFORE = {
     **dict.fromkeys(PRODUCTS, WEIGHTS),
-    "norm": [LINE] * 14,
+    "norm": [LINE] * 4,
     "rotation": ["LDG.E.64", "LDG.E", "LDG.E.64"],
     "attention": ATTENTION,
     "attention of splits": ATTENTION,
